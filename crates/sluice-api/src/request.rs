@@ -40,6 +40,9 @@ pub enum Request {
     Set {
         target: String,
         keys: toml::Table,
+        /// Names of changes that it takes back in the same step.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reset: Vec<String>,
         #[serde(default)]
         how: How,
     },
@@ -119,14 +122,41 @@ pub enum Request {
         #[serde(default)]
         until: Option<u64>,
     },
-    /// Takes changes back: those with this name, or all.
+    /// Takes changes back in one step: those with these names, or all.
     Reset {
-        name: Option<String>,
+        name: Option<Names>,
         #[serde(default)]
         reason: Option<String>,
         #[serde(default)]
         force: Vec<String>,
     },
+}
+
+/// Names of changes: one, or a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Names {
+    #[must_use]
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Names::One(name) => core::slice::from_ref(name),
+            Names::Several(names) => names,
+        }
+    }
+}
+
+impl From<Vec<String>> for Names {
+    fn from(mut names: Vec<String>) -> Names {
+        match (names.pop(), names.is_empty()) {
+            (Some(only), true) => Names::One(only),
+            (last, _) => Names::Several(names.into_iter().chain(last).collect()),
+        }
+    }
 }
 
 /// Formats of metrics.
@@ -164,6 +194,8 @@ pub enum Term {
     UntilRestart,
     /// For this number of seconds.
     Seconds(u64),
+    /// Until this time, in seconds since 1970.
+    Until(u64),
     /// It goes into a drop-in.
     Persist,
 }
@@ -294,5 +326,24 @@ impl Written {
     /// If it has another form.
     pub fn read<R: DeserializeOwned>(&self) -> serde_json::Result<Option<R>> {
         self.result.as_ref().map(|result| serde_json::from_str(result.get())).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_of_one_name_has_the_form_that_it_had_before_there_could_be_several() {
+        let reset = |names: Option<Vec<String>>| {
+            let request = Request::Reset { name: names.map(Names::from), reason: None, force: Vec::new() };
+            let text = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+            serde_json::to_value(&request).unwrap()["name"].clone()
+        };
+        assert_eq!(reset(None), serde_json::Value::Null);
+        assert_eq!(reset(Some(vec!["a/limit".to_owned()])), "a/limit");
+        let both = ["a/limit", "a/weight"];
+        assert_eq!(reset(Some(both.map(str::to_owned).to_vec())), serde_json::json!(both));
     }
 }

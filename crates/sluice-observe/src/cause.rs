@@ -3,7 +3,7 @@
 use sluice_api::cause::Cause;
 use sluice_sched::gate::histogram::SparseHistogram;
 use sluice_sched::policy::Limit;
-use sluice_sched::{Phase, Policy, Wait};
+use sluice_sched::{Kind, Phase, Policy, Wait};
 
 use crate::flow::Flow;
 
@@ -21,6 +21,8 @@ pub(crate) const NEARLY_ALL: f64 = 0.97;
 const NEIGHBOURS_MATTER: f64 = 0.2;
 /// Part of a limit from which on a VM has got what the limit lets through.
 const AT_LIMIT: f64 = 0.9;
+/// Parts of a limit between which a VM gets what the limit lets through, and nothing of a burst.
+const OF_LIMIT: core::ops::RangeInclusive<f64> = NEARLY_ALL..=1.05;
 /// Part of the time from which on it matters that the device thread is late.
 const LATE_MATTERS: f64 = 0.03;
 /// Part of a shortfall that lateness of the device thread must be able to cause. Parts are those of the time.
@@ -119,6 +121,22 @@ pub fn reaches(policy: &Policy, flow: &Flow) -> bool {
     by_requests || by_bytes || policy.read_limit != Limit::default() || policy.write_limit != Limit::default()
 }
 
+/// Whether a VM or volume gets all that the limits of its policy let through, so that nothing else holds it back. A request that
+/// waits for the limit and for the device is counted as waiting for the device: so it is with a reservation as large as the limit.
+/// Limits for one direction count if all requests have it.
+#[must_use]
+pub fn fills_limit(policy: &Policy, flow: &Flow) -> bool {
+    let of_direction = match flow.succeeded[Kind::Read as usize] {
+        0 => Some(policy.write_limit),
+        reads => (reads == flow.requests()).then_some(policy.read_limit),
+    };
+    let fills = |got: f64, rate: f64| flow.nanos > 0 && OF_LIMIT.contains(&(flow.per_second(got) / rate));
+    [Some(policy.limit), of_direction].into_iter().flatten().any(|limit| {
+        limit.iops.is_some_and(|limit| fills(flow.dispatched_requests(), limit.as_f64()))
+            || limit.bytes.is_some_and(|limit| fills(flow.dispatched_bytes as f64, limit.bytes_per_second() as f64))
+    })
+}
+
 /// Dispatched service of all other VMs together, in raw cost units.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Others {
@@ -149,6 +167,8 @@ pub struct Scene<'a> {
     pub others: &'a Others,
     /// Whether it or one of its volumes got what a limit lets through, see [`reaches`].
     pub at_limit: bool,
+    /// Whether the VM, or each of its volumes with a queue, gets all that its limit lets through, see [`fills_limit`].
+    pub fills_limit: bool,
 }
 
 impl Scene<'_> {
@@ -228,6 +248,9 @@ impl Scene<'_> {
     /// The reason for which the scheduler held back a request of the VM that it could have dispatched, if that was the main one.
     /// A batch lasts as long as the device takes for it: behind one on a device that gives too little, requests wait for the device.
     fn scheduler_waits(&self) -> Option<Cause> {
+        if self.fills_limit {
+            return Some(Cause::OwnLimit);
+        }
         match self.own.main_wait()? {
             Wait::OwnLimit => Some(Cause::OwnLimit),
             Wait::Batch if self.device.is_slow() || self.misses_reservations() => Some(Cause::Device),

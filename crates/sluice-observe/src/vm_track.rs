@@ -117,6 +117,14 @@ impl<'a> Interval<'a> {
     }
 }
 
+/// Whether a VM, or each of its volumes with a queue, gets all that its limit lets through. A volume without counts has those of its VM.
+fn fills_limit(sample: &VmSample, own: &Flow, of_volumes: &[Option<Flow>]) -> bool {
+    let volumes = sample.volumes.iter().zip(of_volumes).map(|(volume, flow)| (volume, flow.as_ref().unwrap_or(own)));
+    let mut queued = volumes.filter(|(_, flow)| flow.backlogged_nanos > 0).peekable();
+    let is_full = |(volume, flow): (&VolumeSample, &Flow)| cause::fills_limit(&volume.policy, flow);
+    cause::fills_limit(&sample.policy, own) || queued.peek().is_some() && queued.all(is_full)
+}
+
 /// Returns the two VMs that got most by weight for each unit of weight.
 fn most_by_weight(sample: &DeviceSample, flows: &[Flow]) -> [(usize, f64); 2] {
     let mut most = [(usize::MAX, 0.0); 2];
@@ -210,7 +218,8 @@ impl VmTrack {
             sample.volumes.iter().zip(&flows).map(|(volume, flow)| (&volume.policy, flow.as_ref().unwrap_or(own)));
         let mut limits = of_volumes.chain([(&sample.policy, own)]);
         let at_limit = is_busy && limits.any(|(policy, flow)| cause::reaches(policy, flow));
-        let of_vm = Scene { device, policy: &sample.policy, own, others: &others, at_limit };
+        let fills_limit = is_busy && fills_limit(sample, own, &flows);
+        let of_vm = Scene { device, policy: &sample.policy, own, others: &others, at_limit, fills_limit };
         self.held_by = is_busy.then(|| of_vm.why_not_more());
         let explain = |policy: &Policy, flow: &Flow, broken: Broken| {
             let scene = Scene { policy, own: flow, ..of_vm };

@@ -82,9 +82,13 @@ fn held_by_cpu() -> Observed {
     observed
 }
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 19] = [
     case("limit of the VM", Cause::OwnLimit, true, || {
         exact(10_000, vec![("a", within(10).limited(100), closed(32, "a")), ("b", Policy::default(), closed(1, "b"))])
+    }),
+    case("a reservation as large as the limit, beside a neighbour of a large weight", Cause::OwnLimit, false, || {
+        let (a, b) = (reserving(900).limited(900), Policy::weighted(1000));
+        exact(2000, vec![("a", a, closed(32, "a")), ("b", b, closed(64, "b"))])
     }),
     case("limit of the volume", Cause::OwnLimit, true, || {
         let mut observed = exact(10_000, vec![("a", reserving(500), closed(32, "a"))]);
@@ -163,7 +167,7 @@ const CASES: [Case; 18] = [
 ];
 
 #[test]
-fn each_of_eighteen_constructed_causes_is_named() {
+fn each_of_nineteen_constructed_causes_is_named() {
     for Case { name, make, cause, breaks } in CASES {
         let mut observed = make();
         observed.run(SECONDS - observed.second);

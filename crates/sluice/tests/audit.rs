@@ -133,6 +133,35 @@ fn a_change_until_a_restart_vanished_at_the_stop_without_an_event() {
 }
 
 #[test]
+fn a_value_that_no_file_states_was_a_dash_before_and_after_a_change() {
+    let place = Place::new();
+    let file = host(&place);
+    let daemon = Daemon::serve(&place, &file);
+    let last = || {
+        let change = changes(&place).last().unwrap()["change"].clone();
+        (text(&change, "before").to_owned(), text(&change, "after").to_owned())
+    };
+    let weights = |before: &str, after: &str| (format!("weight={before}"), format!("weight={after}"));
+    ask(&place, &["set", "a", "weight=1"]).ok();
+    assert_eq!(last(), weights("100", "1"));
+    ask(&place, &["reset", "a/weight"]).ok();
+    assert_eq!(last(), weights("1", "100"));
+    ask(&place, &["set", "a*", "weight=2"]).ok();
+    assert_eq!(last(), weights("100", "2"));
+    ask(&place, &["set", "a/root", "weight=3"]).ok();
+    ask(&place, &["reset", "--all"]).ok();
+    assert_eq!(last(), weights("3", "100"), "of two objects");
+    ask(&place, &["set", "a", "weight=4", "--for", "1s"]).ok();
+    until("it has ended", || text(changes(&place).last().unwrap(), "kind") == "expired");
+    assert_eq!(last(), weights("4", "100"));
+    ask(&place, &["set", "a", "weight=6", "--persist"]).ok();
+    daemon.accept(&file);
+    let absorbed = || changes(&place).into_iter().rev().find(|event| text(event, "kind") == "expired").unwrap();
+    until("the drop-in is read", || text(&absorbed()["change"], "before") == "weight=6");
+    assert_eq!(text(&absorbed()["change"], "after"), "weight=6");
+}
+
+#[test]
 fn a_disk_whose_client_left_in_order_has_lost_none() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));

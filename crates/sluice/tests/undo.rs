@@ -28,9 +28,20 @@ fn overrides(place: &Place) -> Vec<String> {
     all.map(|one| format!("{}={} {}", word(one, "name"), word(one, "value"), lasts(one))).collect()
 }
 
+/// As [`overrides`], with the exact end and the reason.
+fn with_ends(place: &Place) -> Vec<String> {
+    let all = json(place, &["get", "overrides"]);
+    let all = all["overrides"].as_array().unwrap().iter();
+    let mut all: Vec<String> = all
+        .map(|one| format!("{} = {} until {}, {}", one["name"], one["value"], one["until"], one["reason"]))
+        .collect();
+    all.sort();
+    all
+}
+
 /// Makes a change, and runs the commands that undo it. Returns the reply to the change.
 fn made_and_undone(place: &Place, change: &[&str]) -> Value {
-    let before = overrides(place);
+    let before = with_ends(place);
     let reply = json(place, change);
     assert!(reply["until"].is_string(), "{reply}");
     let undo = reply["undo"].as_array().unwrap();
@@ -40,7 +51,7 @@ fn made_and_undone(place: &Place, change: &[&str]) -> Value {
         let command = command.as_str().unwrap().replacen("sluice", own.get_program().to_str().unwrap(), 1);
         run(tool("sh", "dash").args(["-c", &command]).env("SLUICE_SOCKET", place.socket("control"))).ok();
     }
-    assert_eq!(overrides(place), before, "{reply}");
+    assert_eq!(with_ends(place), before, "{reply}");
     reply
 }
 
@@ -66,8 +77,9 @@ fn the_end_and_the_ticket_of_a_change_vanished_when_another_replaced_it() {
     );
     let made = json(&place, &["set", "a", "limit=400 iops", "--permanent"]);
     assert_eq!((&made["until"], &made["replaced"][0]["value"]), (&"reset".into(), &"350 iops".into()));
-    let [reset, set] = [0, 1].map(|number| made["undo"][number].as_str().unwrap());
-    assert!(reset == "sluice reset a/limit" && set.starts_with("sluice set a 'limit=350 iops' --for "), "{made}");
+    let (undo, end) = (made["undo"][0].as_str().unwrap(), made["replaced"][0]["until"].as_str().unwrap());
+    assert_eq!(undo, format!("sluice set a 'limit=350 iops' --until {end} --reset a/limit"), "{made}");
+    assert_eq!(made["undo"].as_array().unwrap().len(), 1, "{made}");
     assert_eq!(overrides(&place), ["a/limit=400 iops reset"]);
     let text = run(sluice().args(["set", "a", "limit=450 iops", "--socket"]).arg(place.socket("control"))).ok();
     assert!(text.contains("Replaced: a/limit = 400 iops (until reset)"), "{text}");
@@ -105,6 +117,11 @@ fn what_undoes_a_change_brings_back_what_was_in_force() {
     made_and_undone(&["detach", "b"]);
     made_and_undone(&["detach", "b/w"]);
     assert_eq!(json(&place, &["resize", "a/v", "3MiB"])["undo"], Value::Null, "a disk does not shrink");
+    let image = place.image("c.img", MIB);
+    let (source, export) = (format!("source={}", image.display()), place.volume_socket("c", "v"));
+    json(&place, &["attach", "c/v", "device=disk", &source, &format!("export.socket={}", export.display())]);
+    let made = json(&place, &["resize", "c/v", "2MiB", "--for", "10m"]);
+    assert_eq!(made["afterwards"], serde_json::json!({ "c/v/size": "the size of its source" }));
 }
 
 #[test]
@@ -117,4 +134,108 @@ fn the_log_of_an_expiry_named_the_value_of_the_file_and_not_the_one_in_force() {
     json(&place, &["set", "a", "limit=200 iops", "--until-restart"]);
     let log = daemon.terminate().stderr;
     assert!(log.contains("now=\"400 iops\"") && !log.contains("now=\"500 iops\""), "{log}");
+}
+
+/// A VM with a reservation, and one without.
+fn reserving(place: &Place) -> String {
+    let image = place.image("a.img", 4 * MIB);
+    place.control_keys()
+        + &place.device("scheduler = \"mclock\"\ncapacity = \"10000 iops@8KiB\"")
+        + "[vm.a]\nlimit = \"900 iops\"\nreservation = \"900 iops\"\n[vm.b]\n"
+        + &place.volume("a", "v", &image, "size = \"2MiB\"")
+        + &place.volume("b", "v", &place.image("b.img", MIB), "size = \"1MiB\"")
+}
+
+#[test]
+fn keys_that_were_set_together_were_undone_one_by_one_and_the_first_was_refused() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &reserving(&place));
+    let in_force = || json(&place, &["describe", "a"])["policy"].clone();
+    let file = in_force();
+    let undone = |change: &[&str]| {
+        let made = made_and_undone(&place, change);
+        assert_eq!(made["undo"].as_array().unwrap().len(), 1, "{made}");
+        assert_eq!(in_force(), file, "{made}");
+        made["undo"][0].as_str().unwrap().to_owned()
+    };
+    let undo = undone(&["set", "a", "limit=1500 iops", "reservation=1200 iops"]);
+    assert_eq!(undo, "sluice reset a/limit a/reservation");
+    undone(&["set", "a", "burst={ rate = \"2000 iops\", for = \"10s\" }"]);
+    undone(&["set", "a", "latency={ p99 = \"5ms\" }", "allow_unenforced=true"]);
+    undone(&["set", "*", "burst={ rate = \"2000 iops\", for = \"10s\" }", "limit=1000 iops"]);
+    // One of the keys has a value already, and the change is one with an end and one without.
+    json(&place, &["set", "a", "limit=1100 iops", "--for", "1h", "--reason", "it's a test"]);
+    let file = in_force();
+    for term in [&["--for", "10m"][..], &["--permanent"], &["--until-restart"]] {
+        let made = made_and_undone(&place, &[&["set", "a", "limit=1500 iops", "reservation=1200 iops"], term].concat());
+        assert_eq!(made["undo"].as_array().unwrap().len(), 1, "{made}");
+        assert_eq!(in_force(), file, "{made}");
+    }
+    // Each VM has its value back.
+    json(&place, &["set", "b", "limit=1100 iops", "--until-restart"]);
+    made_and_undone(&place, &["set", "*", "limit=1500 iops", "reservation=1200 iops", "--permanent"]);
+    made_and_undone(&place, &["set", "*", "limit=1500 iops", "reservation=1200 iops", "--for", "10m"]);
+}
+
+#[test]
+fn a_change_that_was_replaced_by_one_of_its_table_was_lost_when_that_was_undone() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &reserving(&place));
+    let both = "limit={ iops = \"1500 iops\", bytes = \"64MiB/s\" }";
+    json(&place, &["set", "b", both]);
+    for term in [&[][..], &["--for", "10m"]] {
+        made_and_undone(&place, &[&["set", "b", "limit=1400 iops"], term].concat());
+        made_and_undone(&place, &[&["set", "b", "limit.bytes=32MiB/s"], term].concat());
+    }
+    json(&place, &["reset", "--all"]);
+    json(&place, &["set", "b", "limit=1400 iops"]);
+    made_and_undone(&place, &["set", "b", both]);
+    made_and_undone(&place, &["set", "b", both, "--for", "10m"]);
+}
+
+#[test]
+fn a_detach_of_what_was_attached_for_a_time_was_undone_for_good() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &reserving(&place));
+    let source = format!("source={}", place.image("n.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("n2", "w").display());
+    let how = ["--for", "10m", "--reason", "tmp"];
+    json(&place, &[&["attach", "n2/w", "device=disk", &source, &export, "vm.weight=300"], &how[..]].concat());
+    json(&place, &["set", "n2", "weight=200", "--for", "5m"]);
+    for change in [&["detach", "n2"][..], &["detach", "n2", "--for", "1m"], &["detach", "n2/w"]] {
+        made_and_undone(&place, change);
+    }
+    json(&place, &["reset", "--all"]);
+    json(&place, &["set", "a/v", "weight=7", "--until-restart", "--reason", "tmp"]);
+    made_and_undone(&place, &["detach", "a/v"]);
+    made_and_undone(&place, &["detach", "a", "--for", "10m"]);
+    json(&place, &["resize", "a/v", "3MiB"]);
+    made_and_undone(&place, &["detach", "a/v"]);
+    made_and_undone(&place, &["detach", "a/v", "--for", "10m"]);
+}
+
+#[test]
+fn an_undo_that_was_run_later_outlived_the_end_of_what_it_brought_back() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    json(&place, &["set", "a", "limit=300 iops", "--until", "2099-11-28T22:10:00Z"]);
+    let made = made_and_undone(&place, &["set", "a", "limit=200 iops", "--permanent"]);
+    assert_eq!(made["undo"][0], "sluice set a 'limit=300 iops' --until 2099-11-28T22:10:00Z --reset a/limit");
+    let error = ask(&place, &["set", "a", "limit=200 iops", "--until", "2026-01-01"]).failed();
+    assert!(error.contains("has passed"), "{error}");
+}
+
+#[test]
+fn several_changes_are_taken_back_together_or_not_at_all() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    json(&place, &["set", "a", "limit=300 iops", "weight=7"]);
+    let refused = ask(&place, &["reset", "a/limit", "a/burst"]);
+    assert_eq!(refused.code(), Some(3));
+    assert!(refused.failed().contains("is named a/burst"));
+    assert_eq!(overrides(&place).len(), 2);
+    json(&place, &["set", "a", "burst=9", "--reset", "a/limit"]);
+    assert_eq!(overrides(&place), ["a/weight=7 reset", "a/burst=9 reset"]);
+    json(&place, &["reset", "a/burst", "a/weight"]);
+    assert_eq!(overrides(&place), [""; 0]);
 }

@@ -38,9 +38,9 @@ pub(super) fn package(commit: &str, target: &Path) -> Result<PathBuf, String> {
         cargo.args(arguments).current_dir(&sources).env("CARGO_TARGET_DIR", &built).envs(QUICK_BUILD);
         cargo
     };
-    run(&mut cargo(&["build", "--quiet", "--release", "-p", "sluice"]))?;
-    let mut pack = cargo(&["xtask", "package", "--program"]);
-    run(pack.arg(built.join("release/sluice")).arg("--out").arg(&out))?;
+    run(&mut cargo(&["build", "--quiet", "--release", "-p", "sluice", "-p", "sluice-lab"]))?;
+    let mut pack = cargo(&["xtask", "package", "--programs"]);
+    run(pack.arg(built.join("release")).arg("--out").arg(&out))?;
     let mut files = fs::read_dir(&out).map_err(|error| format!("{}: {error}", out.display()))?.flatten();
     let made = files.find(|file| file.file_name().to_string_lossy().starts_with("sluicegate_"));
     let made = made.ok_or_else(|| format!("The tasks of {commit} made no package in {}", out.display()))?;

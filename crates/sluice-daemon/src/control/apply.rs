@@ -1,14 +1,15 @@
 //! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
 //! nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use sluice_api::change::{self, Changed, Holds, Settings};
 use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
-use sluice_api::request::Term;
-use sluice_config::changes::{Object, Target, is_pattern, matches};
+use sluice_api::request::{Names, Term};
+use sluice_config::changes::{Object, Target, is_pattern};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
@@ -16,14 +17,14 @@ use super::audit::{self, Author};
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
-use super::target::{has, known, refuse_held};
+use super::target::{has, known, matching, refuse_held};
 use super::undo;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::server::{Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
-use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, file_value, flat};
+use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, Overrides, file_value, flat};
 use crate::state::time::Time;
 
 /// The configuration in force: the files as they were loaded, and what was changed since.
@@ -80,6 +81,8 @@ struct Asked {
     targets: Targets,
     /// The previous state of each target.
     before: Vec<Option<Settings>>,
+    /// Without targets: what is changed, and its previous state.
+    unnamed: Vec<(Target, Option<Settings>)>,
     /// For the log.
     what: String,
     origin: Origin,
@@ -120,9 +123,13 @@ pub fn propose(
             let target = draft.detach(&target, place)?;
             (Targets::One(target.clone()), format!("detach {target}"))
         }
-        Request::Set { target, keys, .. } => {
+        Request::Set { target, keys, reset, .. } => {
             let keys = flat(keys);
             let names: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            if !reset.is_empty() {
+                draft.take_back(Some(&reset))?;
+                gone = draft.saved.overrides.settle(&state.files);
+            }
             (draft.set_all(&target, &keys)?, format!("set {target} {}", names.join(" ")))
         }
         Request::Resize { target, size, .. } => {
@@ -131,9 +138,10 @@ pub fn propose(
             (Targets::One(target.clone()), format!("resize {target}"))
         }
         Request::Reset { name, .. } => {
-            let targets = draft.reset(name.as_deref())?;
+            let names = name.as_ref().map(Names::as_slice);
+            let targets = draft.reset(names)?;
             gone = draft.saved.overrides.settle(&state.files);
-            (targets, format!("reset {}", name.as_deref().unwrap_or("--all")))
+            (targets, format!("reset {}", names.map_or_else(|| "--all".to_owned(), |names| names.join(" "))))
         }
         _ => unreachable!("nothing is changed"),
     };
@@ -142,12 +150,27 @@ pub fn propose(
     let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.without_warnings().to_string()))?);
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
     let before = targets.list().iter().map(|target| describe(server, target)).collect();
-    let holds = undo::holds(request, lasts, (&state.saved.overrides, &saved.overrides), place.now);
-    let asked = Asked { targets, before, what, origin, holds };
+    let holds = undo::holds(request, lasts, (&state.saved.overrides, &saved.overrides));
+    let unnamed = match targets {
+        Targets::Unnamed => unnamed(server, (&state.saved.overrides, &saved.overrides)),
+        _ => Vec::new(),
+    };
+    let asked = Asked { targets, before, unnamed, what, origin, holds };
     Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(asked) })
 }
 
-/// Maximum number of keys in one change, with those in its tables: several times as many as an object has.
+/// Returns the VMs and volumes of which changes are taken back, as they are now; of many the first, which have events.
+fn unnamed(server: &Server, (before, after): (&Overrides, &Overrides)) -> Vec<(Target, Option<Settings>)> {
+    let (dropped, _) = before.differing(after);
+    let targets = dropped.into_iter().filter_map(|known| match &known.target {
+        Object::Target(target) => Some(target),
+        Object::Policy(_) => None,
+    });
+    let targets: BTreeSet<&Target> = targets.collect();
+    targets.into_iter().take(audit::OBJECTS_MAX).map(|target| (target.clone(), describe(server, target))).collect()
+}
+
+/// Maximum number of keys in one change, with those in its tables, and of names of changes: several times as many as an object has.
 const KEYS_MAX: usize = 256;
 
 /// Refuses a change of more keys than any object has, before anything is done for each of them.
@@ -156,15 +179,17 @@ fn few_keys(request: &Request) -> Result<(), Reply> {
         keys.values().map(|value| 1 + value.as_table().map_or(0, count)).sum()
     }
     let (target, keys) = match request {
-        Request::Attach { target, keys, vm, .. } => (target, count(keys) + count(vm)),
-        Request::Set { target, keys, .. } => (target, count(keys)),
+        Request::Attach { target, keys, vm, .. } => (target.as_str(), count(keys) + count(vm)),
+        Request::Set { target, keys, reset, .. } => (target.as_str(), count(keys).max(reset.len())),
+        Request::Reset { name: Some(names), .. } => ("reset", names.as_slice().len()),
         _ => return Ok(()),
     };
     if keys <= KEYS_MAX {
         return Ok(());
     }
-    let error =
-        format!("{target}: the change has {keys} keys, but at most {KEYS_MAX} are allowed; make several changes");
+    let error = format!(
+        "{target}: the change has {keys} keys or names, but at most {KEYS_MAX} are allowed; make several changes"
+    );
     Err(Reply::failed(Code::Invalid, error))
 }
 
@@ -187,6 +212,14 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Term::Always => Lasts::Always,
         Term::UntilRestart => Lasts::UntilRestart,
         Term::Seconds(seconds) => Lasts::Until(Time(place.now.0.saturating_add(seconds))),
+        Term::Until(end) if end <= place.now.0 => {
+            let error = format!(
+                "{} has passed, so the change would end at once; write a time to come, or take a change back with `sluice reset NAME`",
+                Time(end)
+            );
+            return Err(Reply::failed(Code::Invalid, error));
+        }
+        Term::Until(end) => Lasts::Until(Time(end)),
         Term::Persist => Lasts::Persisted,
     };
     Ok((reason, lasts))
@@ -214,12 +247,18 @@ pub fn accept(
     (request, author): (&Request, &Author),
     (unapplied, warnings): (&[ServerError], &[String]),
 ) -> (Reply, Vec<Event>) {
-    let Asked { targets, before, what, origin, holds } = proposal.asked.expect("only a request is answered");
+    let Asked { targets, before, unnamed, what, origin, holds } = proposal.asked.expect("only a request is answered");
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
     let in_keys = in_keys(&state.saved.overrides.compared(&proposal.saved.overrides));
-    let mut events = author.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
+    let described = targets.list().iter().zip(&before).map(|(target, before)| (target, before.as_ref()));
+    let described = described.chain(unnamed.iter().map(|(target, before)| (target, before.as_ref())));
+    let described = described
+        .map(|(target, before)| (target.clone().into(), (before.cloned(), describe(server, target))))
+        .collect();
+    let overrides = (&state.saved.overrides, &proposal.saved.overrides);
+    let mut events = author.changed(request, overrides, &described, &holds);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
     let log = |name: Option<&Target>, before: Option<&Settings>, after: Option<&Settings>| {
@@ -361,11 +400,14 @@ impl Draft<'_> {
             self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(key, value.clone())));
             changes.push(self.change(target, Change::Set { key: key.clone(), value: value.clone() }));
         }
-        self.saved.overrides.add_all(changes);
         if self.permanent || self.lasts.is_temporary() {
+            self.saved.overrides.add_all(changes);
             return Ok(());
         }
-        undo::refuse_replacing(&self.state.saved.overrides, &self.saved.overrides)
+        // Without what the same command takes back by name.
+        let before = self.saved.overrides.clone();
+        self.saved.overrides.add_all(changes);
+        undo::refuse_replacing(&before, &self.saved.overrides)
     }
 
     /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.
@@ -515,11 +557,11 @@ impl Draft<'_> {
         Ok(target)
     }
 
-    /// Takes back what has this name. Returns the VM or volume, if it is one, or all that hold the policy, if it is one.
-    fn reset(&mut self, name: Option<&str>) -> Result<Targets, Reply> {
-        let before: Vec<String> = self.saved.overrides.iter().map(Override::name).collect();
-        let taken = match name {
-            Some(name) => self.saved.overrides.remove(name),
+    /// Takes back what has these names, or everything.
+    fn take_back(&mut self, names: Option<&[String]>) -> Result<Vec<Override>, Reply> {
+        let before = self.saved.overrides.clone();
+        let taken = match names {
+            Some(names) => self.saved.overrides.remove(names),
             None => self.saved.overrides.clear(),
         };
         if let Some(persisted) = taken.iter().find(|known| known.lasts == Lasts::Persisted) {
@@ -529,13 +571,19 @@ impl Draft<'_> {
             );
             return Err(Reply::failed(Code::Refused, error));
         }
-        if taken.is_empty()
-            && let Some(name) = name
-        {
+        let is_unknown = |name: &&String| !taken.iter().any(|known| known.is_named(core::slice::from_ref(*name)));
+        if let Some(name) = names.unwrap_or_default().iter().find(is_unknown) {
+            let before: Vec<String> = before.iter().map(Override::name).collect();
             let are = if before.is_empty() { "none".to_owned() } else { before.join(", ") };
             let error = format!("No change made at run time is named {name}; existing changes: {are}");
             return Err(Reply::failed(Code::NotFound, error));
         }
+        Ok(taken)
+    }
+
+    /// Takes back what has these names. Returns the VM or volume, if it is one, or all that hold the policy, if it is one.
+    fn reset(&mut self, names: Option<&[String]>) -> Result<Targets, Reply> {
+        let taken = self.take_back(names)?;
         let Some(first) = taken.first() else { return Ok(Targets::Many(Vec::new())) };
         Ok(match &first.target {
             _ if taken.iter().any(|other| other.target != first.target) => Targets::Unnamed,
@@ -543,29 +591,4 @@ impl Draft<'_> {
             Object::Policy(policy) => Targets::Many(self.holders(policy)),
         })
     }
-}
-
-/// The VMs, or the volumes, whose names match; none of them is held back.
-fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
-    let vms = server.host().vms.values().filter(|vm| matches(&pattern.vm, &vm.name));
-    let targets: Vec<Target> = match &pattern.volume {
-        None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
-        Some(volume) => vms
-            .flat_map(|vm| {
-                let held = server.absent().held_back().map(|(name, _)| name);
-                let held = held.filter(|held| held.vm() == Some(&vm.name));
-                let held = held.map(|held| held.parts().1.into_owned());
-                let all = vm.volumes.keys().cloned().chain(held).filter(|name| matches(volume, name));
-                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name) });
-                let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
-                all.chain(nics.map(|name| Target::nic(&vm.name, name)))
-            })
-            .collect(),
-    };
-    if targets.is_empty() {
-        let what = if pattern.volume.is_some() { "volume" } else { "VM" };
-        let error = format!("No {what} matches '{pattern}'; `sluice get {}s` lists them", what.to_lowercase());
-        return Err(Reply::failed(Code::NotFound, error));
-    }
-    targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }

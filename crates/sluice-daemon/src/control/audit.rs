@@ -12,14 +12,16 @@ use sluice_api::request::Request;
 use sluice_api::{amount, shell};
 use sluice_config::changes::Object;
 
+use super::describe::{describe, value_of};
 use super::roles::Roles;
 use super::socket::Peer;
 use super::undo::assignment;
+use crate::server::Server;
 use crate::state::overrides::{Compared, Gone, Override, Overrides};
 use crate::state::time::Time;
 
 /// Maximum number of objects of one command or reload with an event of their own.
-const OBJECTS_MAX: usize = 1000;
+pub(super) const OBJECTS_MAX: usize = 1000;
 /// Maximum length of a command, and of what was in force, in characters.
 const WORDS_MAX: usize = 1000;
 /// Minimum time between two events of refusals of one user.
@@ -50,14 +52,20 @@ impl Author {
     }
 
     /// The events of a change that has made `after` of `before`: one for each object.
-    pub fn changed(&self, request: &Request, (before, after): (&Overrides, &Overrides), holds: &Holds) -> Vec<Event> {
+    pub fn changed(
+        &self,
+        request: &Request,
+        (before, after): (&Overrides, &Overrides),
+        described: &Described,
+        holds: &Holds,
+    ) -> Vec<Event> {
         let kind = match request {
             Request::Attach { .. } => EventKind::Attached,
             Request::Detach { .. } => EventKind::Detached,
             Request::Reset { .. } => EventKind::Reset,
             _ => EventKind::Changed,
         };
-        let mut differing = differing(before, after);
+        let mut differing = differing((before, after), described);
         // With a volume its VM may have come or gone: that is one event, about what the command names.
         if let Request::Attach { target, .. } | Request::Detach { target, .. } = request
             && let Ok(object) = target.parse::<Object>()
@@ -67,15 +75,12 @@ impl Author {
             return vec![about(&object, event(kind, change))];
         }
         let (count, mut undo) = (differing.len(), by_object(&holds.undo, &differing));
+        // The first one takes back what was set, of all objects.
         let of_all = undo.remove(&None).unwrap_or_default();
         let mut events: Vec<Event> = Vec::new();
         for (object, words) in differing.into_iter().take(OBJECTS_MAX) {
-            let own = undo
-                .remove(&Some(object.clone()))
-                .unwrap_or_default()
-                .into_iter()
-                .chain(of_all.iter().cloned())
-                .collect();
+            let own = undo.remove(&Some(object.clone())).unwrap_or_default();
+            let own = of_all.iter().cloned().chain(own).collect();
             let change = Change { until: holds.until.clone(), undo: own, ..self.change(words) };
             events.push(about(&object, event(kind, change)));
         }
@@ -155,15 +160,21 @@ impl RoleRefusals {
     }
 }
 
-/// Events of changes made at run time that are gone by themselves.
-pub fn gone(gone: &[(Override, Gone)]) -> Vec<Event> {
+/// Events of changes made at run time that are gone by themselves. `server` has what is in force instead; at the end of the daemon nothing
+/// is.
+pub fn gone(server: Option<&Server>, gone: &[(Override, Gone)]) -> Vec<Event> {
     let event_of = |(old, why): &(Override, Gone)| {
         let hidden = old.hidden();
         let now = match why {
-            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => now,
-            Gone::Replaced | Gone::Orphaned | Gone::InFile => &hidden,
+            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => now.clone(),
+            Gone::Replaced | Gone::Orphaned => hidden.clone(),
+            Gone::InFile => old.value(),
         };
-        let (before, after) = (old.with_key(&old.value()), old.with_key(now));
+        let settings = match (&old.target, server) {
+            (Object::Target(target), Some(server)) => describe(server, target),
+            _ => None,
+        };
+        let (before, after) = (old.with_key(&old.value()), old.with_key(&stated(old, now, settings.as_ref())));
         let (detail, uid, reason) = (why.in_words(&hidden), Some(old.origin.uid), old.origin.reason.clone());
         let change = Change { uid, before, after, reason, ..Change::default() };
         about(&old.target, Event { detail: Some(detail), ..event(EventKind::Expired, change) })
@@ -193,7 +204,8 @@ fn event(kind: EventKind, mut change: Change) -> Event {
     Event { time: Time::of_clock().0, kind, phase: Phase::Happened, change: Some(change), ..Event::default() }
 }
 
-/// Commands that undo a change, by the object that each is about; `None` for those that are about several, such as `sluice reset 'web*'`.
+/// Commands that undo a change, by the object that each is about; `None` for those that are about several, such as `sluice reset 'web*'` and
+/// `sluice set web1 limit=5 --reset 'web*/limit'`.
 fn by_object(undo: &[String], objects: &Differing) -> BTreeMap<Option<Object>, Vec<String>> {
     let names: BTreeMap<String, &Object> = objects.keys().map(|object| (object.to_string(), object)).collect();
     let mut found: BTreeMap<Option<Object>, Vec<String>> = BTreeMap::new();
@@ -201,7 +213,8 @@ fn by_object(undo: &[String], objects: &Differing) -> BTreeMap<Option<Object>, V
         // The name of a change is that of its object with a key.
         let name = command.split(' ').nth(2).unwrap_or_default();
         let ends = name.match_indices(['/', '.']).map(|(at, _)| at).chain([name.len()]);
-        let object = ends.filter_map(|end| names.get(&name[..end])).next_back();
+        let is_of_all = objects.len() > 1 && command.contains(" --reset ");
+        let object = ends.filter(|_| !is_of_all).filter_map(|end| names.get(&name[..end])).next_back();
         found.entry(object.map(|object| (*object).clone())).or_default().push(command.clone());
     }
     found
@@ -236,14 +249,24 @@ fn named(name: &str, event: Event) -> Event {
 /// The objects that a change has changed, each with its values before and after.
 type Differing = BTreeMap<Object, (String, String)>;
 
-fn differing(before: &Overrides, after: &Overrides) -> Differing {
+/// Objects as they were before a change, and after it.
+pub type Described = BTreeMap<Object, (Option<Settings>, Option<Settings>)>;
+
+fn differing((before, after): (&Overrides, &Overrides), described: &Described) -> Differing {
     let mut objects: BTreeMap<&Object, (Vec<String>, Vec<String>)> = BTreeMap::new();
     for Compared { of, before, after } in before.compared(after) {
         let (old, new) = objects.entry(&of.target).or_default();
-        old.push(of.with_key(&before));
-        new.push(of.with_key(&after));
+        let (was, is) = described.get(&of.target).map_or((None, None), |(was, is)| (was.as_ref(), is.as_ref()));
+        old.push(of.with_key(&stated(of, before, was)));
+        new.push(of.with_key(&stated(of, after, is)));
     }
     objects.into_iter().map(|(object, (old, new))| (object.clone(), (old.join(" "), new.join(" ")))).collect()
+}
+
+/// Returns the value of a change in words, or what is in force where no file states one: the default, or that of a policy.
+fn stated(of: &Override, value: String, settings: Option<&Settings>) -> String {
+    let in_force = of.key().filter(|_| value == "-").and_then(|key| value_of(settings, key));
+    in_force.unwrap_or(value)
 }
 
 /// A request as a command.
@@ -254,10 +277,14 @@ fn command(request: &Request) -> String {
             vec![target.clone()]
         }
         Request::Resize { target, size, .. } => vec![target.clone(), size.clone()],
-        Request::Set { target, keys, .. } => {
-            [target.clone()].into_iter().chain(keys.iter().map(|(key, value)| assignment(key, value))).collect()
+        Request::Set { target, keys, reset, .. } => {
+            let keys = keys.iter().map(|(key, value)| assignment(key, value));
+            let reset = reset.iter().flat_map(|name| ["--reset".to_owned(), name.clone()]);
+            [target.clone()].into_iter().chain(keys).chain(reset).collect()
         }
-        Request::Reset { name, .. } => vec![name.clone().unwrap_or_else(|| "--all".to_owned())],
+        Request::Reset { name, .. } => {
+            name.as_ref().map_or_else(|| vec!["--all".to_owned()], |names| names.as_slice().to_vec())
+        }
         Request::Apply { file, .. } => vec![file.display().to_string()],
         _ => Vec::new(),
     };
@@ -303,6 +330,8 @@ mod tests {
         let objects = ["web1", "web2/root"].map(|name| (name.parse().unwrap(), Default::default())).into();
         let undo = ["sluice reset web1/limit", "sluice set web2/root limit=5", "sluice reset 'web*/weight'"];
         let found = by_object(&undo.map(str::to_owned), &objects);
+        let with_reset = "sluice set web1 limit=5 --reset 'web*/limit'".to_owned();
+        assert_eq!(by_object(std::slice::from_ref(&with_reset), &objects)[&None], [with_reset]);
         let of = |name: Option<&str>| found[&name.map(|name| name.parse().unwrap())].clone();
         assert_eq!([of(Some("web1")), of(Some("web2/root")), of(None)], undo.map(|command| vec![command.to_owned()]));
     }

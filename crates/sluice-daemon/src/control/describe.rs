@@ -105,6 +105,12 @@ pub(super) fn difference(before: Option<&Settings>, after: Option<&Settings>) ->
     (of(&before, &after), of(&after, &before))
 }
 
+/// Returns the value of a key of the host file as a description has it, in words; `None` if no field of the description has its name.
+pub(super) fn value_of(settings: Option<&Settings>, key: &str) -> Option<String> {
+    let fields = settings.map_or_else(Vec::new, fields);
+    fields.into_iter().find(|(name, value)| name == key && !value.is_null()).map(|(_, value)| words(&value))
+}
+
 /// A value in words; `-` if it is not set.
 pub(super) fn words(value: &Value) -> String {
     match value {

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use sluice_api::request::Names;
 use sluice_config::fields::{CPU_KEY, POLICY_KEYS};
 use sluice_config::{Access, Account, DaemonSettings};
 use sluice_io::users;
@@ -267,16 +268,23 @@ fn needed(request: &Request, overrides: &Overrides) -> Role {
         Request::GetOverrides | Request::GetHost => Role::Observe,
         Request::TestAlert { .. } => Role::Change,
         request if request.is_question() => Role::Observe,
-        Request::Set { keys, .. } if keys.keys().all(|key| is_policy(key)) => Role::Change,
-        Request::Reset { name, .. } => {
-            let mut named = overrides.named(name.as_deref());
-            let is_policy = |change: &Change| matches!(change, Change::Set { key, .. } if is_policy(key));
-            if named.all(|known| is_policy(&known.change)) { Role::Change } else { Role::Attach }
+        Request::Set { keys, reset, .. }
+            if keys.keys().all(|key| is_policy(key)) && are_policies(overrides, Some(reset)) =>
+        {
+            Role::Change
         }
+        Request::Reset { name, .. } if are_policies(overrides, name.as_ref().map(Names::as_slice)) => Role::Change,
+        Request::Reset { .. } => Role::Attach,
         Request::Attach { .. } | Request::Detach { .. } | Request::Resize { .. } | Request::Set { .. } => Role::Attach,
         // A file that the client names is read with the daemon's rights, and a loss of data is for the host's operator.
         _ => Role::Admin,
     }
+}
+
+/// Whether all changes with these names, or all, are of policies.
+fn are_policies(overrides: &Overrides, names: Option<&[String]>) -> bool {
+    let is_policy = |change: &Change| matches!(change, Change::Set { key, .. } if is_policy(key));
+    overrides.named(names).all(|known| is_policy(&known.change))
 }
 
 /// Whether a key, with dots for tables, is part of a policy.
@@ -324,6 +332,19 @@ mod tests {
         let allowed = |peer: &Peer| all.iter().filter(|json| error(&settings, peer, json).is_none()).count();
         let peers = [peer(10, &[]), peer(10, &[700]), peer(11, &[]), peer(10, &[700, 12]), peer(12, &[]), peer(0, &[])];
         assert_eq!(peers.map(|peer| allowed(&peer)), [0, 1, 3, 5, 5, 6]);
+    }
+
+    #[test]
+    fn a_set_that_takes_an_attached_volume_back_needs_the_role_attach() {
+        use crate::state::overrides::testing::{made, set};
+        let mut overrides = Overrides::default();
+        let attached = Change::Attach { keys: toml::Table::new() };
+        overrides.add_all(vec![made("a/v", attached, serde_json::Value::Null), set("a", "weight", "7")]);
+        let needs = |reset: &str| {
+            let json = format!(r#"{{"verb":"set","target":"a","keys":{{"limit":"5 iops"}},"reset":["{reset}"]}}"#);
+            needed(&serde_json::from_str(&json).unwrap(), &overrides)
+        };
+        assert!(needs("a/weight") == Role::Change && needs("a/v") == Role::Attach && needs("a") == Role::Attach);
     }
 
     #[test]

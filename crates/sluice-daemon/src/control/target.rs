@@ -2,7 +2,7 @@
 
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
-use sluice_config::changes::Target;
+use sluice_config::changes::{Target, matches};
 
 use super::{Code, Reply};
 use crate::server::{Absence, Server};
@@ -58,4 +58,29 @@ fn of_another_kind(host: &Host, name: &str) -> Option<String> {
 /// Whether a VM has the volume or NIC of a target.
 pub(super) fn has(vm: &sluice_config::Vm, target: &Target, volume: &str) -> bool {
     target.as_nic().map_or_else(|| vm.volumes.contains_key(volume), |nic| vm.nics.contains_key(nic))
+}
+
+/// The VMs, or the volumes, whose names match; none of them is held back.
+pub(super) fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
+    let vms = server.host().vms.values().filter(|vm| matches(&pattern.vm, &vm.name));
+    let targets: Vec<Target> = match &pattern.volume {
+        None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
+        Some(volume) => vms
+            .flat_map(|vm| {
+                let held = server.absent().held_back().map(|(name, _)| name);
+                let held = held.filter(|held| held.vm() == Some(&vm.name));
+                let held = held.map(|held| held.parts().1.into_owned());
+                let all = vm.volumes.keys().cloned().chain(held).filter(|name| matches(volume, name));
+                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name) });
+                let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
+                all.chain(nics.map(|name| Target::nic(&vm.name, name)))
+            })
+            .collect(),
+    };
+    if targets.is_empty() {
+        let what = if pattern.volume.is_some() { "volume" } else { "VM" };
+        let error = format!("No {what} matches '{pattern}'; `sluice get {}s` lists them", what.to_lowercase());
+        return Err(Reply::failed(Code::NotFound, error));
+    }
+    targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }

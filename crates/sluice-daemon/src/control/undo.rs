@@ -1,8 +1,12 @@
 //! How long a change made at run time holds, what it has replaced, and the commands that undo it.
 //!
-//! A command that undoes a change brings back what was in force before: what another change had set, or else the file's value. Example:
-//! the file limits `batch` to 500 iops, and `set batch limit=400` is in force. Then `set batch limit=300 --for 10m` is undone by
-//! `set batch limit='400 iops' --permanent`, and ends by itself with 400 iops in force again.
+//! A command that undoes a change brings back what was in force before: what another change had set with its end and its reason, or else
+//! the file's value. Example: the file limits `batch` to 500 iops, and `set batch limit=400` is in force. Then
+//! `set batch limit=300 weight=7 --for 10m` is undone by `set batch limit='400 iops' --permanent --reset batch/weight`, and ends by itself
+//! with 400 iops in force again.
+//!
+//! Keys that were set together are undone by one command, because half of it may not be valid: a limit below the reservation. Only values
+//! that had another end or reason, or are of another object, have a command each after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +16,10 @@ use sluice_api::shell;
 use sluice_config::changes::{Object, is_pattern};
 
 use super::{Code, Reply};
-use crate::state::overrides::{Change, Lasts, Override, Overrides, flat};
-use crate::state::time::Time;
+use crate::state::overrides::{Change, Lasts, Override, Overrides, flat, overlap};
 
 /// Returns how long a change lasts that made `after` of `before`; of one that takes changes back only what it has taken.
-pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Overrides, &Overrides), now: Time) -> Holds {
+pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Overrides, &Overrides)) -> Holds {
     if matches!(request, Request::Reset { .. }) {
         return Holds::default();
     }
@@ -27,13 +30,17 @@ pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Override
             let target = new.first().map_or_else(|| target.clone(), |first| first.target.to_string());
             vec![shell::command(["sluice", "detach", &target])]
         }
-        Request::Detach { target, .. } => attach_again(target, before),
-        Request::Set { target, .. } => set_again(target, &new, before, now),
+        Request::Detach { target, .. } => attach_again(target, before, !new.is_empty()),
+        Request::Set { target, .. } => set_again(target, (&dropped, &new), before),
         // A disk does not shrink.
         _ => Vec::new(),
     };
     let is_ending = matches!(lasts, Lasts::UntilRestart | Lasts::Until(_));
-    let instead = |known: &&Override| (known.name(), after.instead_of(known));
+    let instead = |known: &&Override| {
+        // A source that has been extended stays so.
+        let is_resize = matches!(request, Request::Resize { .. });
+        (known.name(), if is_resize { "the size of its source".to_owned() } else { after.instead_of(known) })
+    };
     Holds {
         until: Some(lasts.to_string()),
         // `reset` does not change a drop-in.
@@ -58,74 +65,108 @@ pub(super) fn refuse_replacing(before: &Overrides, after: &Overrides) -> Result<
     Err(Reply::failed(Code::Refused, error))
 }
 
-/// Returns the commands that set these keys as they were.
-fn set_again(target: &str, new: &[&Override], before: &Overrides, now: Time) -> Vec<String> {
-    let names: BTreeSet<String> = new.iter().map(|new| new.name()).collect();
-    let mut old: BTreeMap<String, Vec<&Override>> = BTreeMap::new();
-    for known in before.iter() {
-        let name = known.name();
-        if names.contains(&name) {
-            old.entry(name).or_default().push(known);
+/// Values of one object that one command can set: they have the same end and the same reason.
+struct Group<'a> {
+    object: &'a Object,
+    lasts: Lasts,
+    reason: Option<&'a str>,
+    values: Vec<&'a Override>,
+}
+
+impl<'a> Group<'a> {
+    /// Those that last come first: they would replace those for a time, which only hide them.
+    fn all(values: impl Iterator<Item = &'a Override>) -> Vec<Group<'a>> {
+        let mut groups = BTreeMap::new();
+        for one in values.filter(|one| one.key().is_some()) {
+            let (object, lasts, reason) = (&one.target, one.lasts, one.origin.reason.as_deref());
+            let group = Group { object, lasts, reason, values: Vec::new() };
+            groups.entry((lasts.is_temporary(), object, lasts, reason)).or_insert(group).values.push(one);
         }
+        groups.into_values().collect()
     }
-    let reset = |name: &str| shell::command(["sluice", "reset", name]);
-    if is_pattern(target) && old.is_empty() {
-        let keys: BTreeSet<&str> = new.iter().filter_map(|new| new.key()).collect();
-        return keys.into_iter().map(|key| reset(&format!("{target}/{key}"))).collect();
+
+    /// Whether setting these values drops that of another change.
+    fn replaces(&self, other: &Override) -> bool {
+        !self.lasts.is_temporary() && self.values.iter().any(|own| own.overlaps(other))
     }
-    let undo = |new: &&Override| {
-        let name = new.name();
-        let old = old.get(&name).map_or(&[][..], Vec::as_slice);
-        match (new.lasts.is_temporary(), old.split_last()) {
-            (_, None) => vec![reset(&name)],
-            // It has replaced the last one, or has hidden it if that does not end.
-            (true, Some((last, _))) => set_once(last, new, now).into_iter().collect(),
-            // It has replaced all of them.
-            (false, Some(_)) => {
-                let first = old[0].lasts.is_temporary().then(|| reset(&name));
-                first.into_iter().chain(old.iter().filter_map(|old| set_once(old, new, now))).collect()
-            }
-        }
-    };
-    new.iter().flat_map(undo).collect()
-}
 
-/// Returns the command that makes an old change again, in place of the new one.
-fn set_once(old: &Override, new: &Override, now: Time) -> Option<String> {
-    let Change::Set { key, value } = &old.change else { return None };
-    let mut words = vec!["sluice".to_owned(), "set".to_owned(), old.target.to_string(), assignment(key, value)];
-    words.extend(match old.lasts {
-        Lasts::Until(end) => vec!["--for".to_owned(), format!("{}s", end.from(now).as_secs().max(1))],
-        Lasts::UntilRestart => vec!["--until-restart".to_owned()],
-        Lasts::Persisted => vec!["--persist".to_owned()],
-        Lasts::Always if new.lasts.is_temporary() => vec!["--permanent".to_owned()],
-        Lasts::Always => Vec::new(),
-    });
-    words.extend(old.origin.reason.iter().flat_map(|reason| ["--reason".to_owned(), reason.clone()]));
-    Some(shell::command(words))
-}
-
-pub(super) fn assignment(key: &str, value: &toml::Value) -> String {
-    format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-}
-
-/// Returns the commands that serve what was detached again, with what was set of it: what was attached at run time is attached with its
-/// keys, what the file has is there without the detach.
-fn attach_again(target: &str, before: &Overrides) -> Vec<String> {
-    let Ok(detached) = target.parse::<Object>() else { return Vec::new() };
-    let known: Vec<&Override> = before.in_force().filter(|known| detached.covers(&known.target)).collect();
-    let set_of = |object: &Object| {
-        let set = known.iter().filter(|known| known.target == *object).filter_map(|known| match &known.change {
-            Change::Set { key, value } => Some((key.clone(), value.clone())),
+    fn command(&self, further: impl IntoIterator<Item = String>) -> String {
+        let keys = self.values.iter().filter_map(|own| match &own.change {
+            Change::Set { key, value } => Some(assignment(key, value)),
             _ => None,
         });
-        set.collect::<Vec<_>>()
+        let words = ["sluice".to_owned(), "set".to_owned(), self.object.to_string()].into_iter().chain(keys);
+        shell::command(words.chain(terms(self.lasts, self.reason)).chain(further))
+    }
+}
+
+/// The options of a change that ends at the same time and has the same reason.
+fn terms(lasts: Lasts, reason: Option<&str>) -> impl Iterator<Item = String> {
+    let lasts = match lasts {
+        Lasts::Until(end) => vec!["--until".to_owned(), end.to_string()],
+        Lasts::UntilRestart => vec!["--until-restart".to_owned()],
+        Lasts::Persisted => vec!["--persist".to_owned()],
+        Lasts::Always => Vec::new(),
     };
+    lasts.into_iter().chain(reason.into_iter().flat_map(|reason| ["--reason".to_owned(), reason.to_owned()]))
+}
+
+/// Returns the commands that take `new` back, and set again what it has `dropped` or hides.
+fn set_again(target: &str, (dropped, new): (&[&Override], &[&Override]), before: &Overrides) -> Vec<String> {
+    let dropped: BTreeSet<*const Override> = dropped.iter().map(|old| std::ptr::from_ref(*old)).collect();
+    let mut of_object: BTreeMap<&Object, Vec<&Override>> = BTreeMap::new();
+    new.iter().for_each(|new| of_object.entry(&new.target).or_default().push(new));
+    let is_old = |known: &&Override| {
+        let mut new = of_object.get(&known.target).into_iter().flatten();
+        dropped.contains(&std::ptr::from_ref(*known)) || new.any(|new| new.overlaps(known))
+    };
+    let groups = Group::all(before.in_force().filter(is_old));
+    let first = groups.first();
+    let (replaced, others): (Vec<&Override>, Vec<&Override>) =
+        new.iter().partition(|new| first.is_some_and(|first| first.replaces(new)));
+    let names: BTreeSet<String> = match is_pattern(target) {
+        true => others.iter().filter_map(|new| Some(format!("{target}/{}", new.key()?))).collect(),
+        false => others.iter().map(|new| new.name()).collect(),
+    };
+    let Some(first) = first else {
+        let words = ["sluice".to_owned(), "reset".to_owned()].into_iter().chain(names);
+        return vec![shell::command(words)];
+    };
+    let permanent = replaced.iter().any(|new| new.lasts.is_temporary()).then(|| "--permanent".to_owned());
+    let reset = names.into_iter().flat_map(|name| ["--reset".to_owned(), name]);
+    let first = first.command(permanent.into_iter().chain(reset));
+    [first].into_iter().chain(groups.iter().skip(1).map(|group| group.command([]))).collect()
+}
+
+/// Returns `KEY=VALUE` as a command line has it.
+pub(super) fn assignment(key: &str, value: &toml::Value) -> String {
+    // A text that is also another value of TOML, such as `5`, needs its quotes.
+    let is_other = |text: &str| format!("value = {text}").parse::<toml::Table>().is_ok() || text.trim() != text;
+    let text = value.as_str().filter(|text| !is_other(text));
+    format!("{key}={}", text.map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// Returns the commands that serve what was detached again, with what was set of it, each with its end: what was attached at run time is
+/// attached with its keys, what the file has is there without the detach. `is_hidden`: the detach is a change that hides what it detaches.
+fn attach_again(target: &str, before: &Overrides, is_hidden: bool) -> Vec<String> {
+    let Ok(detached) = target.parse::<Object>() else { return Vec::new() };
+    let known: Vec<&Override> = before.in_force().filter(|known| detached.covers(&known.target)).collect();
     let (mut of_vm, mut commands) = (Vec::new(), Vec::new());
+    commands.extend(is_hidden.then(|| shell::command(["sluice", "reset", target])));
+    let mut with_attach: BTreeSet<*const Override> = BTreeSet::new();
     for one in known.iter().filter(|one| one.is_attach()) {
         let (Change::Attach { keys }, Object::Target(object)) = (&one.change, &one.target) else { continue };
+        let mut keys: BTreeMap<String, toml::Value> = flat(keys.clone()).into_iter().collect();
+        let same_end = |set: &Override| {
+            !set.lasts.is_temporary() || set.lasts == one.lasts && set.origin.reason == one.origin.reason
+        };
+        for set in known.iter().filter(|set| set.target == one.target && same_end(set)) {
+            let Change::Set { key, value } = &set.change else { continue };
+            keys.retain(|other, _| !overlap(other, key));
+            keys.insert(key.clone(), value.clone());
+            with_attach.insert(std::ptr::from_ref(*set));
+        }
         let prefix = if object.volume.is_none() { "vm." } else { "" };
-        let keys: BTreeMap<String, toml::Value> = flat(keys.clone()).into_iter().chain(set_of(&one.target)).collect();
         let keys = keys.iter().map(|(key, value)| format!("{prefix}{}", assignment(key, value)));
         if object.volume.is_none() {
             of_vm.extend(keys);
@@ -133,18 +174,17 @@ fn attach_again(target: &str, before: &Overrides) -> Vec<String> {
         }
         let words = ["sluice".to_owned(), "attach".to_owned(), one.target.to_string()];
         // A new VM gets its policy with its first volume.
-        commands.push(shell::command(words.into_iter().chain(keys).chain(std::mem::take(&mut of_vm))));
+        let words = words.into_iter().chain(keys).chain(std::mem::take(&mut of_vm));
+        commands.push(shell::command(words.chain(terms(one.lasts, one.origin.reason.as_deref()))));
     }
-    if !commands.is_empty() {
-        return commands;
-    }
-    let objects: BTreeSet<&Object> = known.iter().map(|known| &known.target).collect();
-    let again = objects.into_iter().flat_map(|object| {
-        let of = |(key, value): (String, toml::Value)| match (key.as_str(), value.as_str()) {
-            ("size", Some(size)) => shell::command(["sluice", "resize", &object.to_string(), size]),
-            _ => shell::command(["sluice", "set", &object.to_string(), &assignment(&key, &value)]),
-        };
-        set_of(object).into_iter().map(of).collect::<Vec<_>>()
-    });
-    [shell::command(["sluice", "reset", target])].into_iter().chain(again).collect()
+    let is_left = |set: &&&Override| !with_attach.contains(&std::ptr::from_ref(**set));
+    let (sizes, others): (Vec<&Override>, Vec<&Override>) =
+        known.iter().filter(is_left).copied().partition(|set| set.key() == Some("size"));
+    commands.extend(sizes.into_iter().filter_map(|set| {
+        let Change::Set { value, .. } = &set.change else { return None };
+        let words = ["sluice".to_owned(), "resize".to_owned(), set.target.to_string(), value.as_str()?.to_owned()];
+        Some(shell::command(words.into_iter().chain(terms(set.lasts, set.origin.reason.as_deref()))))
+    }));
+    commands.extend(Group::all(others.into_iter()).iter().map(|group| group.command([])));
+    commands
 }

@@ -66,7 +66,7 @@ impl core::fmt::Display for Origin {
 }
 
 /// The lifetime of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lasts {
     /// Until the file's value changes, or it is taken back.
@@ -130,10 +130,21 @@ impl Override {
             .collect()
     }
 
-    /// Whether it has this name, or is below it. The name may be a pattern.
-    fn is_named(&self, name: &str) -> bool {
-        let slashes = name.matches('/').count();
-        self.names().iter().any(|own| own.matches('/').count() == slashes && matches(name, own))
+    /// Whether it has one of these names, or is below it. A name may be a pattern.
+    pub fn is_named(&self, names: &[impl AsRef<str>]) -> bool {
+        let slashes = |name: &str| name.matches('/').count();
+        let own: Vec<(usize, String)> = self.names().into_iter().map(|own| (slashes(&own), own)).collect();
+        let has = |name: &str| {
+            let count = slashes(name);
+            own.iter().any(|(slashes, own)| *slashes == count && matches(name, own))
+        };
+        names.iter().any(|name| has(name.as_ref()))
+    }
+
+    /// Whether both set the same key of one object, or one sets a table around the other's key.
+    pub fn overlaps(&self, other: &Override) -> bool {
+        let keys = self.key().zip(other.key());
+        self.target == other.target && keys.is_some_and(|(one, other)| overlap(one, other))
     }
 
     /// The key that it sets.
@@ -215,6 +226,11 @@ fn is_within(key: &str, table: &str) -> bool {
     key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
+/// Whether a key is another one, or one is a table around the other.
+pub fn overlap(one: &str, other: &str) -> bool {
+    is_within(one, other) || is_within(other, one)
+}
+
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -262,14 +278,14 @@ impl Overrides {
         });
     }
 
-    /// Removes what `name` names, with everything below it: `db1/limit`, `db1/root/size`, `db1/root`, `db1`.
-    pub fn remove(&mut self, name: &str) -> Vec<Override> {
-        self.0.extract_if(.., |known| known.is_named(name)).collect()
+    /// Removes what has one of these names, with everything below it: `db1/limit`, `db1/root/size`, `db1/root`, `db1`.
+    pub fn remove(&mut self, names: &[impl AsRef<str>]) -> Vec<Override> {
+        self.0.extract_if(.., |known| known.is_named(names)).collect()
     }
 
-    /// Returns those that [`Overrides::remove`] removes; without a name, all.
-    pub fn named<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a Override> {
-        self.0.iter().filter(move |known| name.is_none_or(|name| known.is_named(name)))
+    /// Returns those that [`Overrides::remove`] removes; without names, all.
+    pub fn named<'a>(&'a self, names: Option<&'a [String]>) -> impl Iterator<Item = &'a Override> {
+        self.0.iter().filter(move |known| names.is_none_or(|names| known.is_named(names)))
     }
 
     /// By name; of several with one name the last, which is in force.
@@ -324,7 +340,7 @@ impl Overrides {
             *known != old
                 && known.target == old.target
                 && match (known.key(), old.key()) {
-                    (Some(one), Some(other)) => is_within(one, other) || is_within(other, one),
+                    (Some(one), Some(other)) => overlap(one, other),
                     (None, None) => true,
                     _ => false,
                 }
@@ -728,8 +744,8 @@ mod tests {
         assert_eq!(names(&overrides), ["a/limits", "a/limit"]);
         overrides.add(set("a/v", "size", "2MiB"));
         overrides.add(set("ab", "weight", "3"));
-        assert_eq!(overrides.remove("a/v").len(), 1);
-        assert_eq!(overrides.remove("a").len(), 2);
+        assert_eq!(overrides.remove(&["a/v"]).len(), 1);
+        assert_eq!(overrides.remove(&["a"]).len(), 2);
         assert_eq!(names(&overrides), ["ab/weight"]);
     }
 }

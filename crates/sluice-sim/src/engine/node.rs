@@ -38,7 +38,15 @@ struct Port {
     /// Tokens of requests that the device got, if they are collected.
     started: Option<Vec<u32>>,
     /// How much may be in flight, if that follows the time of requests; and what is, by slot.
-    window: Option<(Window, Vec<(Kind, Cost, Instant)>)>,
+    window: Option<(Window, Vec<Sent>)>,
+}
+
+/// A request in flight.
+#[derive(Clone, Copy)]
+struct Sent {
+    kind: Kind,
+    cost: Cost,
+    at: Instant,
 }
 
 impl Device for Port {
@@ -49,10 +57,11 @@ impl Device for Port {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         if let Some((window, sent)) = &mut self.window {
             let slot = submission.slot.0 as usize;
+            let new = Sent { kind: submission.request.kind, cost: submission.request.cost, at: now };
             if sent.len() <= slot {
-                sent.resize(slot + 1, (Kind::Read, Cost::NONE, now));
+                sent.resize(slot + 1, new);
             }
-            sent[slot] = (submission.request.kind, submission.request.cost, now);
+            sent[slot] = new;
             window.start(now, submission.request.cost);
         }
         if let Some(started) = &mut self.started {
@@ -209,8 +218,8 @@ impl Node {
     pub(super) fn complete_slot(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         self.stirred = true;
         if let Some((window, sent)) = &mut self.port.window {
-            let (kind, cost, started) = sent[slot.0 as usize];
-            window.end(now, kind, cost, started);
+            let Sent { kind, cost, at } = sent[slot.0 as usize];
+            window.end(now, kind, cost, at);
         }
         match &mut self.front {
             Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),

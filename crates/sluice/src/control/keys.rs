@@ -4,25 +4,30 @@ use std::time::Duration;
 
 use clap::Args;
 use sluice_api::request::{How, Term};
-use sluice_daemon::state::time::length;
+use sluice_daemon::state::time::{Time, length};
 use sluice_sched::units::parse_duration;
+
+use super::moment;
 
 /// Duration of a change, and its reason. Without an option: until the file's value changes, or `sluice reset`.
 #[derive(Args)]
 pub(crate) struct Lasting {
     /// The change ends when the daemon is stopped; it survives a crash.
-    #[arg(long, conflicts_with_all = ["time", "persist"])]
+    #[arg(long, conflicts_with_all = ["time", "until", "persist"])]
     until_restart: bool,
     /// The change ends after this time, for example 10m, 2h or 7days, also if the daemon does not run then.
     #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "persist", allow_hyphen_values = true)]
     time: Option<Duration>,
+    /// The change ends at this time, for example 23:10, "tomorrow 08:00" or 2026-11-28T22:10:00Z, also if the daemon does not run then.
+    #[arg(long, value_name = "TIME", value_parser = moment::to_come, conflicts_with_all = ["time", "persist"])]
+    until: Option<Time>,
     /// Writes the change into the drop-in `NAME.d/zz-sluice.toml` next to the host file `NAME.toml`, instead of the state
     /// directory; comments in it are kept.
     #[arg(long)]
     persist: bool,
-    /// Replaces an earlier change of the same key that would end (--for, --until-restart) by this one, which does not. Without it, such a
+    /// Replaces an earlier change of the same key that would end (--for, --until, --until-restart) by this one, which does not. Without it, such a
     /// change is refused.
-    #[arg(long, conflicts_with_all = ["until_restart", "time"])]
+    #[arg(long, conflicts_with_all = ["until_restart", "time", "until"])]
     permanent: bool,
     #[command(flatten)]
     reason: Reason,
@@ -41,10 +46,11 @@ pub(crate) struct Reason {
 
 impl Lasting {
     pub(crate) fn how(self) -> How {
-        let term = match (self.until_restart, self.time, self.persist) {
+        let term = match (self.until_restart, self.time, self.until, self.persist) {
             (true, ..) => Term::UntilRestart,
-            (_, Some(time), _) => Term::Seconds(time.as_secs() + u64::from(time.subsec_nanos() > 0)),
-            (_, _, true) => Term::Persist,
+            (_, Some(time), ..) => Term::Seconds(time.as_secs() + u64::from(time.subsec_nanos() > 0)),
+            (_, _, Some(Time(end)), _) => Term::Until(end),
+            (.., true) => Term::Persist,
             _ => Term::Always,
         };
         How { term, reason: self.reason.reason, force: self.force, permanent: self.permanent }

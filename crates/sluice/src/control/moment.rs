@@ -1,4 +1,4 @@
-//! Moments of the past that an operator states: `--since` and `--until`.
+//! Moments that an operator states: `--since` and `--until` of the past, and `--until` of a change, which is to come.
 
 use core::str::FromStr;
 use core::time::Duration;
@@ -65,27 +65,59 @@ fn read(text: &str, now: &ZonedDateTime) -> Result<Moment, String> {
     if let Ok(length) = length(back) {
         return Ok(Moment::Ago(length));
     }
-    let at =
-        text.to_uppercase().parse::<Timestamp>().ok().or_else(|| local(&text.to_lowercase(), now)).ok_or(ADVICE)?;
+    let at = timestamp(text, now, Side::Past).ok_or(ADVICE)?;
     if at > now.timestamp() {
         return Err("it has not come yet; write a moment of the past, for example 2h".to_owned());
     }
     u64::try_from(at.as_second()).map(|at| Moment::At(Time(at))).map_err(|_| ADVICE.to_owned())
 }
 
-/// Reads a time of day, a day, or both. A time alone is the last one, so it may be of yesterday.
-fn local(text: &str, now: &ZonedDateTime) -> Option<Timestamp> {
+/// Reads a moment that is to come, for clap.
+pub(crate) fn to_come(text: &str) -> Result<Time, String> {
+    read_to_come(text, &ZonedDateTime::now())
+}
+
+fn read_to_come(text: &str, now: &ZonedDateTime) -> Result<Time, String> {
+    let text = text.trim();
+    if length(text).is_ok() {
+        return Err(format!("it is a length of time; write --for {text}"));
+    }
+    let at = timestamp(text, now, Side::Future).and_then(|at| u64::try_from(at.as_second()).ok());
+    // The daemon refuses what has passed by its clock.
+    at.map(Time).ok_or_else(|| {
+        "it is no moment; write for example 23:10, \"tomorrow 08:00\", 2026-11-28 or 2026-11-28T22:10:00Z".to_owned()
+    })
+}
+
+/// The side of now on which a time of day alone is.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Past,
+    Future,
+}
+
+fn timestamp(text: &str, now: &ZonedDateTime, side: Side) -> Option<Timestamp> {
+    text.to_uppercase().parse::<Timestamp>().ok().or_else(|| local(&text.to_lowercase(), now, side))
+}
+
+/// Reads a time of day, a day, or both. A time alone is the last one, so it may be of yesterday, or the next one.
+fn local(text: &str, now: &ZonedDateTime, side: Side) -> Option<Timestamp> {
     let at = |day: civil::Date, clock: civil::Time| {
         Some(day.to_datetime(clock).to_zoned_datetime(now.time_zone().clone()).ok()?.timestamp())
     };
     let day = |text: &str| match text {
         "today" => Some(now.date()),
         "yesterday" => now.date().yesterday().ok(),
+        "tomorrow" => now.date().tomorrow().ok(),
         date => date.parse().ok(),
     };
     if let Some(clock) = clock(text) {
         let today = at(now.date(), clock)?;
-        return if today > now.timestamp() { at(day("yesterday")?, clock) } else { Some(today) };
+        return match (side, today > now.timestamp()) {
+            (Side::Past, true) => at(day("yesterday")?, clock),
+            (Side::Future, false) => at(day("tomorrow")?, clock),
+            _ => Some(today),
+        };
     }
     match text.split_once(' ').or_else(|| text.split_once('t').filter(|(date, _)| day(date).is_some())) {
         Some((date, time)) => at(day(date)?, clock(time.trim())?),
@@ -139,7 +171,7 @@ mod tests {
             ("10M", "write for example 2h"),
             ("soon", "write for example 2h"),
             ("25:00", "write for example 2h"),
-            ("tomorrow", "write for example 2h"),
+            ("tomorrow", "it has not come yet"),
             ("yesterday noon", "write for example 2h"),
             ("2026-13-01", "write for example 2h"),
             ("1930-01-01", "write for example 2h"),
@@ -150,6 +182,25 @@ mod tests {
             let error = read(text, &now).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_moment_to_come_is_a_time_of_day_or_a_date() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let now = civil::datetime(2026, 10, 26, 9, 30, 0, 0).to_zoned_datetime(zone).unwrap();
+        let at = |text: &str| read_to_come(text, &now).map(|time| time.to_string());
+        for (text, time) in [
+            ("23:10", "2026-10-26T22:10:00Z"),
+            ("9:30", "2026-10-27T08:30:00Z"),
+            ("tomorrow", "2026-10-26T23:00:00Z"),
+            ("Tomorrow 08:00", "2026-10-27T07:00:00Z"),
+            ("2026-11-28 23:10", "2026-11-28T22:10:00Z"),
+            ("2026-11-28T22:10:00Z", "2026-11-28T22:10:00Z"),
+        ] {
+            assert_eq!(at(text).as_deref(), Ok(time), "{text}");
+        }
+        assert_eq!(at("10m"), Err("it is a length of time; write --for 10m".to_owned()));
+        assert!(at("soon").unwrap_err().contains("write for example 23:10"));
     }
 
     #[test]

@@ -5,12 +5,15 @@ use std::time::Duration;
 use sluice_api::amount::{bandwidth, bits, percent, rate};
 use sluice_api::cause::Cause;
 use sluice_api::event::{EventKind, Neighbour, Right};
-use sluice_api::policy::Policy;
+use sluice_api::policy::{Class, Policy};
 use sluice_api::status::{Capacity, Device, DeviceSettings, State, Vm};
 use sluice_pool::Aim;
 use sluice_sched::Iops;
 
 use super::outstanding::Needed;
+
+/// Part of what a device gives, in percent, from which on a part of a neighbour by reservation or by weight matters.
+const MATTERS: f64 = 5.0;
 
 /// The state of a VM on one device, which advice refers to.
 #[derive(Clone, Copy)]
@@ -37,6 +40,15 @@ impl Amount {
 
     fn reservation(policy: &Policy) -> Amount {
         Amount::new(policy.reservation_iops, policy.reservation_bytes_per_second)
+    }
+
+    /// The most that the limits of a policy leave to a reservation.
+    fn limit(policy: &Policy) -> Amount {
+        let iops = [policy.limit_iops, policy.read_limit_iops, policy.write_limit_iops];
+        let bytes =
+            [policy.limit_bytes_per_second, policy.read_limit_bytes_per_second, policy.write_limit_bytes_per_second];
+        let least = iops.into_iter().flatten().min_by(f64::total_cmp);
+        Amount::new(least, bytes.into_iter().flatten().min())
     }
 
     fn is_none(self) -> bool {
@@ -92,7 +104,51 @@ impl Known<'_> {
 
     /// A reservation that is not yet as large as it could be, a larger weight, or less for the others.
     fn against_others(&self, cause: Cause) -> String {
-        let (own, fits, is_link) = (Amount::reservation(&self.vm.policy), self.fits(), self.is_link());
+        let is_background = self.vm.policy.class == Class::Background;
+        let lower = || {
+            let largest = self.named(Right::Reservation);
+            format!("Lower the reservations of its neighbours{largest}, or move one of them to another device.")
+        };
+        let of_weight = (cause == Cause::OthersWeight || is_background || !self.served_by(Right::Weight).is_empty())
+            .then(|| self.more_by_weight());
+        let of_reservation =
+            (cause == Cause::OthersReservation || !self.served_by(Right::Reservation).is_empty()).then(lower);
+        // What others no longer reserve is shared by weight, so a light VM gets little of it.
+        let [first, second] = match cause {
+            Cause::OthersReservation if !is_background && !self.is_light() => [of_reservation, of_weight],
+            _ => [of_weight, of_reservation],
+        };
+        [Some(self.larger_reservation()), first, second].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether a neighbour that gets much by weight has a larger one.
+    fn is_light(&self) -> bool {
+        let heavier = self.served_by(Right::Weight);
+        let own = self.vm.policy.weight;
+        let mut others = self.vms.iter().filter(|other| other.device == self.device.device);
+        others.any(|other| heavier.contains(&other.vm.as_str()) && other.policy.weight > own)
+    }
+
+    /// More of what the device gives by weight.
+    fn more_by_weight(&self) -> String {
+        if self.vm.policy.class == Class::Background {
+            return "Its class is background, so it gets next to nothing while other VMs have requests, whatever its weight: make its \
+                    class foreground, or give it a reservation."
+                .to_owned();
+        }
+        let weight = self.vm.policy.weight.map_or(String::new(), |weight| format!(" than {weight}"));
+        format!("Give it a larger weight{weight}, or limit its neighbours{}.", self.named(Right::Weight))
+    }
+
+    /// The reservation that it has, and how much more it could have.
+    fn larger_reservation(&self) -> String {
+        let (own, is_link) = (Amount::reservation(&self.vm.policy), self.is_link());
+        let limit = Amount::limit(&self.vm.policy);
+        let least =
+            |fits: Option<f64>, limit: Option<f64>| fits.map(|fits| limit.map_or(fits, |limit| fits.min(limit)));
+        // A reservation above a limit is refused.
+        let below_limit =
+            |fits: Amount| Amount { iops: least(fits.iops, limit.iops), bytes: least(fits.bytes, limit.bytes) };
         let more = |fits: Amount| {
             let larger =
                 |own: Option<f64>, fits: Option<f64>| fits.is_some_and(|fits| fits >= own.unwrap_or(0.0) * 1.01 + 1.0);
@@ -102,29 +158,31 @@ impl Known<'_> {
             true => "It has no reservation".to_owned(),
             false => format!("Its reservation is {}", own.in_words(is_link)),
         };
-        let reservation = match fits {
-            Some(fits) if more(fits) => format!("{has}; up to {} fit.", fits.in_words(is_link)),
+        match self.fits().map(|fits| (fits, below_limit(fits))) {
+            Some((_, allowed)) if more(allowed) => format!("{has}; up to {} fit.", allowed.in_words(is_link)),
+            Some((fits, _)) if more(fits) => format!("{has}, and its limit allows no more."),
             Some(_) => format!("{has}, and no more fits on {}.", self.device.device),
             None if own.is_none() => "Give it a reservation.".to_owned(),
             None => format!("{has}."),
-        };
-        let others = match cause {
-            Cause::OthersReservation => {
-                let largest = self.named(Right::Reservation);
-                format!("Lower the reservations of its neighbours{largest}, or move one of them to another device.")
-            }
-            _ => {
-                let weight = self.vm.policy.weight.map_or(String::new(), |weight| format!(" than {weight}"));
-                format!("Give it a larger weight{weight}, or limit its neighbours{}.", self.named(Right::Weight))
-            }
-        };
-        format!("{reservation} {others}")
+        }
     }
 
-    /// Names of the largest neighbours that are served by this right.
+    /// The largest neighbours that get much by this right. One may get much by both.
+    fn served_by(&self, right: Right) -> Vec<&str> {
+        let gets_much = |one: &&Neighbour| {
+            let own = self.vms.iter().find(|other| other.device == self.device.device && other.vm == one.vm);
+            let part = own.and_then(|own| match right {
+                Right::Reservation => own.parts.by_reservation_percent,
+                Right::Weight => own.parts.by_weight_percent,
+                Right::Other => None,
+            });
+            part.map_or(one.by == right, |part| one.percent * part / 100.0 >= MATTERS)
+        };
+        self.neighbours.iter().filter(gets_much).map(|one| one.vm.as_str()).collect()
+    }
+
     fn named(&self, right: Right) -> String {
-        let names: Vec<&str> =
-            self.neighbours.iter().filter(|one| one.by == right).map(|one| one.vm.as_str()).collect();
+        let names = self.served_by(right);
         if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
     }
 

@@ -617,4 +617,55 @@ mod tests {
         let names: Vec<&str> = on.neighbours.iter().map(|one| one.vm.as_str()).collect();
         assert_eq!((names, on.own.as_ref().map(|own| own.percent)), (vec!["batch", "web"], Some(40.0)));
     }
+
+    /// The advice to VM `c`, which gets nearly nothing beside two that have reserved most of the device.
+    fn advice_to_c(cause: Cause, change: impl FnOnce(&mut Vm)) -> String {
+        let on_disk = |name: &str, iops: f64, by: f64| {
+            let mut vm = vm(name);
+            vm.rates.ten_seconds.normalised_iops = iops;
+            (vm.parts.by_reservation_percent, vm.parts.by_weight_percent) = (Some(by), Some(100.0 - by));
+            (vm.policy.reservation_iops, vm.policy.weight) = (Some(900.0).filter(|_| by > 0.0), Some(1000.0));
+            vm
+        };
+        let mut c = Vm { held_by: Some(cause), ..on_disk("c", 6.0, 0.0) };
+        c.policy.weight = Some(10.0);
+        change(&mut c);
+        let mut status = status(&[on_disk("a", 1100.0, 80.0), on_disk("b", 900.0, 100.0), c]);
+        let settings = DeviceSettings { reservable_iops: Some(1960.0), ..DeviceSettings::default() };
+        status.devices[0].settings = Some(settings);
+        let told = Answer::of("c", &status, &[], (0, 3600)).told();
+        told.by_device[0].advice.join(" ")
+    }
+
+    #[test]
+    fn a_vm_of_a_small_weight_was_told_only_to_lower_the_reservations_of_others() {
+        let both = "It has no reservation; up to 160 iops fit. Give it a larger weight than 10, or limit its neighbours (a). Lower the \
+                    reservations of its neighbours (a, b), or move one of them to another device.";
+        assert_eq!(advice_to_c(Cause::OthersReservation, |_| {}), both);
+        assert_eq!(advice_to_c(Cause::OthersWeight, |_| {}), both);
+        let heavy = advice_to_c(Cause::OthersReservation, |c| c.policy.weight = Some(2000.0));
+        assert!(heavy.contains("another device. Give it a larger weight than 2000"), "{heavy}");
+    }
+
+    #[test]
+    fn background_work_was_told_to_get_a_larger_weight() {
+        for cause in [Cause::OthersReservation, Cause::OthersWeight] {
+            let advice = advice_to_c(cause, |c| c.policy.class = sluice_api::policy::Class::Background);
+            assert!(advice.contains("Its class is background") && !advice.contains("larger weight"), "{advice}");
+            assert!(advice.contains("make its class foreground, or give it a reservation."), "{advice}");
+        }
+    }
+
+    #[test]
+    fn a_reservation_above_the_limit_was_advised() {
+        let limited = |limit: f64, reserved: Option<f64>| {
+            advice_to_c(Cause::OthersWeight, |c| {
+                (c.policy.limit_iops, c.policy.reservation_iops) = (Some(limit), reserved);
+            })
+        };
+        assert!(limited(90.0, None).starts_with("It has no reservation; up to 90 iops fit."));
+        let full = limited(90.0, Some(90.0));
+        assert!(full.starts_with("Its reservation is 90 iops, and its limit allows no more."), "{full}");
+        assert!(limited(500.0, None).starts_with("It has no reservation; up to 160 iops fit."));
+    }
 }

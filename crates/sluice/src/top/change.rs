@@ -87,7 +87,8 @@ impl Change {
     fn request(&self) -> Result<Request, String> {
         let keys = keys::table(vec![keys::parse(self.text.trim())?])?;
         let term = if self.until_restart { Term::UntilRestart } else { Term::Always };
-        Ok(Request::Set { target: self.target.clone(), keys, how: How { term, ..How::default() } })
+        let how = How { term, ..How::default() };
+        Ok(Request::Set { target: self.target.clone(), keys, reset: Vec::new(), how })
     }
 
     /// The values in force of what the key changes, by name: `limit` has `limit_iops` and `limit_bytes_per_second`.

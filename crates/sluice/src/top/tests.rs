@@ -255,7 +255,8 @@ fn a_change_is_confirmed_next_to_what_is_in_force_and_a_refusal_is_shown() {
     let how = How { term: Term::UntilRestart, ..How::default() };
     let keys = "limit = \"800 iops\"".parse().unwrap();
     let sent = press(&mut app, KeyCode::Char('y'));
-    assert_eq!(sent, Some(Action::Send(Request::Set { target: "db".to_owned(), keys, how })));
+    let request = Request::Set { target: "db".to_owned(), keys, reset: Vec::new(), how };
+    assert_eq!(sent, Some(Action::Send(request)));
     assert_eq!(press(&mut app, KeyCode::Char('y')), None, "it is sent once");
     app.update_change(Err("VM db reserves more than its limit\nlower the reservation".to_owned()));
     let screen = lines(&mut app, 80, 20).join("\n");

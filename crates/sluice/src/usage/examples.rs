@@ -48,6 +48,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluice metrics", "print the metrics"),
     ("sluice metrics --textfile /var/lib/prometheus/node-exporter/sluice.prom", "write them for node_exporter"),
     ("sluice reset db1/limit", "undo the change of one key"),
+    ("sluice reset db1/limit db1/reservation", "undo two changes in one step"),
     ("sluice reset --all", "undo all changes"),
     ("sluice state restore --state /var/lib/sluice", "return to the state before an upgrade"),
     ("sluice accept-loss db1/data", "resume writes to a volume"),

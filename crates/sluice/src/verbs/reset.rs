@@ -18,9 +18,9 @@ use sluice_daemon::state::overrides::Override;
 /// volume, `db1` for a VM and its volumes. A volume that was attached is detached, and one that was detached is served again.
 #[derive(Args)]
 pub(crate) struct Reset {
-    /// Name of the changes, for example db1/limit or db1/root/size.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
-    name: Option<String>,
+    /// Names of the changes, for example db1/limit or db1/root/size. Several are undone in one step: all of them, or none.
+    #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
+    names: Vec<String>,
     /// Undoes all changes.
     #[arg(long)]
     all: bool,
@@ -39,15 +39,17 @@ pub(crate) struct Reset {
 impl Reset {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let Some(folder) = &self.state else {
-            let request = Request::Reset { name: self.name, reason: self.reason.reason, force: self.force };
+            let name = (!self.all).then(|| self.names.into());
+            let request = Request::Reset { name, reason: self.reason.reason, force: self.force };
             return self.daemon.ask(&request, format);
         };
         let (folder, mut saved) = StateFolder::open_existing(folder)?;
-        let taken = match &self.name {
-            Some(name) => saved.overrides.remove(name),
-            None => saved.overrides.clear(),
+        let taken = match self.all {
+            false => saved.overrides.remove(&self.names),
+            true => saved.overrides.clear(),
         };
-        if let (true, Some(name)) = (taken.is_empty(), &self.name) {
+        let is_unknown = |name: &&String| !taken.iter().any(|known| known.is_named(std::slice::from_ref(*name)));
+        if let Some(name) = self.names.iter().find(is_unknown) {
             return Err(Failure::NotFound(format!("No change made at run time is named {name}")));
         }
         folder.write(&saved)?;

@@ -20,6 +20,9 @@ pub(crate) struct Set {
     /// Keys and their new values.
     #[arg(value_name = "KEY=VALUE", value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
+    /// Takes this change back in the same step, so that its key has the file's value; for example db1/limit. Either all of it is done or nothing.
+    #[arg(long, value_name = "NAME")]
+    reset: Vec<String>,
     #[command(flatten)]
     lasting: Lasting,
     #[command(flatten)]
@@ -29,6 +32,7 @@ pub(crate) struct Set {
 impl Set {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let keys = keys::table(self.keys).map_err(|error| Failure::Run(error.into()))?;
-        self.daemon.ask(&Request::Set { target: self.target, keys, how: self.lasting.how() }, format)
+        let request = Request::Set { target: self.target, keys, reset: self.reset, how: self.lasting.how() };
+        self.daemon.ask(&request, format)
     }
 }

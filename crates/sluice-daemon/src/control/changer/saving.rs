@@ -75,7 +75,7 @@ pub(super) async fn exit(shared: &Shared, is_stop: bool) {
         if is_stop {
             let gone = state.saved.stop(&state.files);
             report_gone(&gone);
-            shared.report(audit::gone(&gone).into_iter());
+            shared.report(audit::gone(None, &gone));
         }
         state.saved.clone()
     };

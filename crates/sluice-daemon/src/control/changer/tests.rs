@@ -111,6 +111,7 @@ fn persisted(target: &str) -> (Asked, oneshot::Receiver<Reply>) {
     let request = Request::Set {
         target: target.to_owned(),
         keys: "weight = 3".parse().unwrap(),
+        reset: Vec::new(),
         how: How { term: Term::Persist, ..How::default() },
     };
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
