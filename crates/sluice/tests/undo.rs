@@ -238,4 +238,7 @@ fn several_changes_are_taken_back_together_or_not_at_all() {
     assert_eq!(overrides(&place), ["a/weight=7 reset", "a/burst=9 reset"]);
     json(&place, &["reset", "a/burst", "a/weight"]);
     assert_eq!(overrides(&place), [""; 0]);
+    let names: Vec<String> = (0..257).map(|number| format!("a/k{number}")).collect();
+    let reset: Vec<&str> = ["reset"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    assert!(ask(&place, &reset).failed().contains("257 names of changes, but at most 256 are allowed"));
 }

@@ -178,18 +178,18 @@ fn few_keys(request: &Request) -> Result<(), Reply> {
     fn count(keys: &toml::Table) -> usize {
         keys.values().map(|value| 1 + value.as_table().map_or(0, count)).sum()
     }
-    let (target, keys) = match request {
-        Request::Attach { target, keys, vm, .. } => (target.as_str(), count(keys) + count(vm)),
-        Request::Set { target, keys, reset, .. } => (target.as_str(), count(keys).max(reset.len())),
-        Request::Reset { name: Some(names), .. } => ("reset", names.as_slice().len()),
+    let (target, names, keys) = match request {
+        Request::Attach { target, keys, vm, .. } => (target.as_str(), 0, count(keys) + count(vm)),
+        Request::Set { target, keys, reset, .. } => (target.as_str(), reset.len(), count(keys)),
+        Request::Reset { name: Some(names), .. } => ("reset", names.as_slice().len(), 0),
         _ => return Ok(()),
     };
-    if keys <= KEYS_MAX {
+    let (number, what) = if names > keys { (names, "names of changes") } else { (keys, "keys") };
+    if number <= KEYS_MAX {
         return Ok(());
     }
-    let error = format!(
-        "{target}: the change has {keys} keys or names, but at most {KEYS_MAX} are allowed; make several changes"
-    );
+    let error =
+        format!("{target}: the change has {number} {what}, but at most {KEYS_MAX} are allowed; make several changes");
     Err(Reply::failed(Code::Invalid, error))
 }
 

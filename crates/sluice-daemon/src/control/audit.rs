@@ -200,7 +200,11 @@ fn kept(text: &str) -> String {
 fn event(kind: EventKind, mut change: Change) -> Event {
     let optional = [&mut change.reason, &mut change.until].into_iter().flatten();
     let texts = [&mut change.command, &mut change.before, &mut change.after].into_iter().chain(optional);
-    texts.chain(&mut change.undo).for_each(|text| *text = kept(text));
+    texts.for_each(|text| *text = kept(text));
+    // A part of them would undo a part, or nothing.
+    if change.undo.iter().any(|command| kept(command) != *command) {
+        change.undo.clear();
+    }
     Event { time: Time::of_clock().0, kind, phase: Phase::Happened, change: Some(change), ..Event::default() }
 }
 
@@ -323,6 +327,16 @@ mod tests {
         };
         assert_eq!([events(0, 3), events(59, 3), events(60, 3)], [3, 0, 3]);
         assert_eq!(events(61, 100_000), REFUSED_MAX - 3, "a user with many numbers");
+    }
+
+    #[test]
+    fn a_long_command_that_undoes_a_change_was_cut_in_the_record() {
+        let undo_of = |undo: &[String]| {
+            event(EventKind::Changed, Change { undo: undo.to_vec(), ..Change::default() }).change.unwrap().undo
+        };
+        let (short, long) = ("sluice reset a/limit".to_owned(), format!("sluice reset {}", "a/limit ".repeat(200)));
+        assert_eq!(undo_of(std::slice::from_ref(&short)).len(), 1);
+        assert!(undo_of(&[short, long]).is_empty());
     }
 
     #[test]
