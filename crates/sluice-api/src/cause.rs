@@ -49,6 +49,9 @@ words! {
     else Unknown = "unknown"
 }
 
+const CLIENT_GONE: &str = "Connect its client again: QEMU's NBD client does not do so by itself after a restart of the daemon, so detach and attach the disk \
+     in the VMM, or restart the VM.";
+
 const NO_SPACE: &str = "Free space on the file system of the source (of a thin volume, in its pool), extend it, or raise its quota. Then resume a VM that \
      QEMU has paused; a guest that has made its file system read-only must check it and mount it again.";
 
@@ -162,10 +165,7 @@ impl Cause {
                 "Look at the reason in `sluice events` and at the guest's kernel log. If it is memory that the daemon was not given, make \
                  every memory backend of the VM share=on, and restart the VM."
             }
-            Cause::ClientGone => {
-                "Connect its client again: QEMU's NBD client does not do so by itself after a restart of the daemon, so detach and attach \
-                 the disk in the VMM, or restart the VM."
-            }
+            Cause::ClientGone => CLIENT_GONE,
             Cause::NoSpace => NO_SPACE,
             Cause::Errors => {
                 "Look at the kernel log and at the disk and the file system of the source. If the disk is failing, move the volume \

@@ -250,7 +250,7 @@ fn run(program: &Path, body: &str, timeout: Duration) -> Result<(), String> {
 }
 
 fn post(url: &str, body: &str) -> Result<(), String> {
-    // A redirected POST becomes a GET without the event, and whoever answers that has not got it.
+    // A redirected POST becomes a GET without the event, so an answer to that says nothing.
     let config =
         ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).max_redirects_will_error(false);
     let sent = config.build().new_agent().post(url).header("Content-Type", "application/json").send(body);
