@@ -120,19 +120,6 @@ fn a_change_that_ended_by_itself_left_no_trace() {
 }
 
 #[test]
-fn a_change_until_a_restart_vanished_at_the_stop_without_an_event() {
-    let place = Place::new();
-    let host = host(&place);
-    let daemon = Daemon::serve(&place, &host);
-    ask(&place, &["set", "a", "weight=7", "--until-restart", "--reason", "trial"]).ok();
-    daemon.terminate();
-    let _daemon = Daemon::serve(&place, &host);
-    let ended: Vec<Value> = changes(&place).into_iter().filter(|event| event["kind"] == "expired").collect();
-    assert_eq!(ended.len(), 1, "{ended:?}");
-    assert_eq!((&ended[0]["vm"], text(&ended[0]["change"], "reason")), (&"a".into(), "trial"));
-}
-
-#[test]
 fn a_value_that_no_file_states_was_a_dash_before_and_after_a_change() {
     let place = Place::new();
     let file = host(&place);

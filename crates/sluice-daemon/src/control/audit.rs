@@ -160,9 +160,8 @@ impl RoleRefusals {
     }
 }
 
-/// Events of changes made at run time that are gone by themselves. `server` has what is in force instead; at the end of the daemon nothing
-/// is.
-pub fn gone(server: Option<&Server>, gone: &[(Override, Gone)]) -> Vec<Event> {
+/// Events of changes made at run time that are gone by themselves. `server` has what is in force instead.
+pub fn gone(server: &Server, gone: &[(Override, Gone)]) -> Vec<Event> {
     let event_of = |(old, why): &(Override, Gone)| {
         let hidden = old.hidden();
         let now = match why {
@@ -170,10 +169,7 @@ pub fn gone(server: Option<&Server>, gone: &[(Override, Gone)]) -> Vec<Event> {
             Gone::Replaced | Gone::Orphaned => hidden.clone(),
             Gone::InFile => old.value(),
         };
-        let settings = match (&old.target, server) {
-            (Object::Target(target), Some(server)) => describe(server, target),
-            _ => None,
-        };
+        let settings = if let Object::Target(target) = &old.target { describe(server, target) } else { None };
         let (before, after) = (old.with_key(&old.value()), old.with_key(&stated(old, now, settings.as_ref())));
         let (detail, uid, reason) = (why.in_words(&hidden), Some(old.origin.uid), old.origin.reason.clone());
         let change = Change { uid, before, after, reason, ..Change::default() };

@@ -339,7 +339,7 @@ impl Draft {
         let held = self.all_held(kind, in_force);
         in_force.server.hold(held);
         report_gone(&proposal.gone);
-        let ended = audit::gone(Some(&in_force.server), &proposal.gone);
+        let ended = audit::gone(&in_force.server, &proposal.gone);
         let (plan, warnings) = effects;
         match kind {
             Kind::Request(request, peer) => {

@@ -7,7 +7,6 @@ use tokio::time::sleep;
 
 use super::helpers::PATH_TIMEOUT;
 use super::shared::Shared;
-use crate::control::audit;
 use crate::state::Saved;
 use crate::state::dropin::DropIn;
 use crate::state::keeper::Keeper;
@@ -73,9 +72,7 @@ pub(super) async fn exit(shared: &Shared, is_stop: bool) {
     let saved = {
         let state = &mut shared.in_force.borrow_mut().state;
         if is_stop {
-            let gone = state.saved.stop(&state.files);
-            report_gone(&gone);
-            shared.report(audit::gone(None, &gone));
+            report_gone(&state.saved.stop(&state.files));
         }
         state.saved.clone()
     };
