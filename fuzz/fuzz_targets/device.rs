@@ -13,7 +13,8 @@ pub fn device() -> Device {
         params: Default::default(),
     };
     let gate = GateSettings { depth: 4, ..GateSettings::default() };
-    let spec = DeviceSpec { name: "fuzz".to_owned(), scheduler, gate, delay: None, model: None, delay_log: None };
+    let spec =
+        DeviceSpec { name: "fuzz".to_owned(), scheduler, gate, aim: None, delay: None, model: None, delay_log: None };
     let device = Device::start(spec).expect("io_uring works here");
     let vm = "vm".to_owned();
     let window = Window { requests: 8, bytes: 1 << 20 };
