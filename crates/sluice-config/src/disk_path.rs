@@ -108,7 +108,7 @@ impl fmt::Display for DiskPath {
     }
 }
 
-/// What is before and after the `*`.
+/// The parts of a pattern: its folder, and the text before and after the `*` of the last part.
 struct Pattern<'a> {
     folder: Option<&'a Path>,
     before: &'a str,

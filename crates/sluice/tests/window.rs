@@ -83,7 +83,8 @@ fn a_latency_below_the_devices_own_took_throughput_in_silence() {
     let text = event["text"].as_str().unwrap();
     assert!(text.contains("latency = 8ms is below the ") && text.contains("for one request; at least "), "{text}");
     assert!(ask(&place, &["status"]).stdout.contains("latency = 8ms is below the"));
-    assert!(window(&place)["own_time_us"].as_u64().unwrap() > 15_000);
+    let window = window(&place);
+    assert!(window["own_time_us"].as_u64() > window["latency_us"].as_u64(), "{window}");
 }
 
 #[test]

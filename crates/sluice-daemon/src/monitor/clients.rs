@@ -7,7 +7,6 @@
 //! An NBD client that ends its session in order, such as a program that copies a disk, leaves nothing behind. A TAP has no client.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sluice_api::cause::Cause;
 use sluice_api::event::{Event, EventKind, Phase};
@@ -43,8 +42,6 @@ pub(super) struct Clients {
     /// Whether what should have a client is kept for the next start, and when it was last kept.
     is_kept: bool,
     kept: Option<u64>,
-    /// Of what is served and connected, as of the last sample.
-    hash: Option<u64>,
 }
 
 /// A volume or NIC in a sample.
@@ -67,25 +64,12 @@ struct Lack {
 impl Clients {
     /// Notes what had a client at the end of the last run.
     pub(super) fn expect(&mut self, clients: BTreeSet<ObjectId>) {
-        self.hash = None;
         self.expected.extend(clients);
     }
 
     /// Returns the events since the last sample.
     pub(super) fn look(&mut self, host: &Host, devices: &[DeviceSample], at: At) -> Vec<Event> {
         let volumes = || devices.iter().flat_map(|device| device.vms.iter().map(move |vm| (device, vm)));
-        // On most samples nothing has changed, and names of thousands of volumes need not be compared.
-        let mut hash = DefaultHasher::new();
-        devices.iter().for_each(|device| (&device.device, device.serving).hash(&mut hash));
-        for (device, vm) in volumes() {
-            (&device.device, &vm.vm).hash(&mut hash);
-            vm.volumes.iter().for_each(|one| (&one.volume, one.clients > 0, one.left).hash(&mut hash));
-        }
-        let hash = Some(hash.finish());
-        let is_same = std::mem::replace(&mut self.hash, hash) == hash;
-        if is_same && self.lacking.is_empty() {
-            return Vec::new();
-        }
         let is_tap = |id: &ObjectId| nic_of(host, id).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_)));
         let seen = volumes().flat_map(|(device, vm)| {
             let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);

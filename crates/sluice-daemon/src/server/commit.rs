@@ -193,7 +193,8 @@ fn is_on(vm: &Vm, device: &str) -> bool {
 type Volumes = BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>;
 type Generations = BTreeMap<ObjectId, VolumeGeneration>;
 
-/// What each device has to change. `rotational`: whether its disks were, and whether they are with those that join.
+/// Returns the edits of each device. `rotational` returns whether a device has had a rotating disk, and whether it has one with the disks
+/// that join it.
 pub(super) fn edits(
     (old, new): (&Host, &Host),
     vms: &Changed,

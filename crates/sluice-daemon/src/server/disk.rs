@@ -35,7 +35,7 @@ pub enum Matches {
     One,
 }
 
-/// What the paths of a device lead to.
+/// The disks that the paths of a device lead to.
 pub struct Disks {
     /// At least one.
     pub found: DiskSet,

@@ -31,7 +31,7 @@ pub(super) struct Opening {
     is_forced: bool,
     format: FormatCheck,
     block_size: BlockSize,
-    /// Of a running device whose disks may become more.
+    /// The disks of its device, if that runs and more disks may join it.
     growth: Option<Arc<Growth>>,
 }
 

@@ -97,7 +97,7 @@ impl core::fmt::Display for Lasts {
     }
 }
 
-/// What is in force of a change in one configuration and in another, in words.
+/// A change, with the value of its key in two configurations, in words.
 pub struct Compared<'a> {
     pub of: &'a Override,
     pub before: String,

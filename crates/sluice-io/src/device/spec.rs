@@ -20,7 +20,7 @@ pub struct DeviceSpec {
     pub scheduler: SchedulerSpec,
     /// Depth, splitting, cost model.
     pub gate: GateSettings,
-    /// What is in flight follows the time of requests at the device; `None`: it does not.
+    /// Capacity and time by which a window bounds the requests in flight; `None`: only the depth bounds them.
     pub aim: Option<Aim>,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,

@@ -145,7 +145,7 @@ pub struct Snapshot {
 pub struct Late {
     /// Time in which it was late, in nanoseconds.
     pub nanos: u64,
-    /// How often it was how late.
+    /// Number of late looks by their lateness.
     pub times: Histogram,
 }
 

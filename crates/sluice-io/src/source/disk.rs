@@ -62,7 +62,7 @@ pub struct DiskSet {
     disks: Vec<Disk>,
 }
 
-/// What a path leads to.
+/// The disks that a path leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// At least one.
