@@ -15,10 +15,15 @@
 //! Source of the law: PARDA (FAST 2009).
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod debt;
+pub mod demand;
+pub mod dues;
+pub mod exchange;
 pub mod law;
 pub mod too_low;
 pub mod window;
 
+pub use exchange::Exchange;
 pub use law::Aim;
-pub use window::{State, Window};
+pub use window::{Order, Report, State, Window};

@@ -4,12 +4,12 @@
 //! capacity completed, and they took the same time before and after the window became less than half of what it was, then nothing queues
 //! there, and that is the device's own time.
 
-use crate::law::{Aim, Completed, PERIOD};
+use crate::law::{Aim, Completed};
 
-/// Number of periods after which it is known.
-const PERIODS: u32 = (10_000 / PERIOD.as_millis()) as u32;
-/// Periods with a small window that are needed for it: a few requests of random duration say little.
-const SMALL_MIN: u32 = PERIODS / 2;
+/// Nanoseconds after which it is known.
+const SPAN_MIN: u64 = 10_000_000_000;
+/// Nanoseconds with a small window that are needed for it: a few requests of random duration say little.
+const SMALL_MIN: u64 = SPAN_MIN / 2;
 /// The part (1 / 10) by which times may differ that are the same.
 const SAME: u64 = 10;
 
@@ -33,7 +33,7 @@ struct Span {
 /// A part of a span.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
-    periods: u32,
+    nanos: u64,
     completed: Completed,
 }
 
@@ -45,6 +45,8 @@ pub struct Period {
     pub completed: Completed,
     /// The window in it, in raw cost.
     pub window: u64,
+    /// Its length.
+    pub nanos: u64,
 }
 
 impl Finder {
@@ -53,7 +55,7 @@ impl Finder {
         if period.completed.latency().is_some_and(|latency| latency <= aim.latency_nanos()) {
             self.found = None;
         }
-        let half = aim.in_time(PERIOD.as_nanos() as u64) / 2;
+        let half = aim.in_time(period.nanos) / 2;
         if !period.held_back || period.completed.cost >= half {
             self.span = None;
             return;
@@ -78,14 +80,14 @@ impl Span {
             *self = Span { window: period.window, large: Part::default(), small: Part::default() };
         }
         let part = if period.window >= self.window / 2 { &mut self.large } else { &mut self.small };
-        part.periods += 1;
+        part.nanos += period.nanos;
         part.completed.cost += period.completed.cost;
         part.completed.cost_nanos += period.completed.cost_nanos;
     }
 
     fn own_time(&self) -> Option<u64> {
         let (large, small) = (self.large.completed.latency()?, self.small.completed.latency()?);
-        let is_long = self.small.periods >= SMALL_MIN && self.large.periods + self.small.periods >= PERIODS;
+        let is_long = self.small.nanos >= SMALL_MIN && self.large.nanos + self.small.nanos >= SPAN_MIN;
         (is_long && large.abs_diff(small) <= large / SAME).then_some(small)
     }
 }

@@ -1,13 +1,19 @@
 //! The window of one device.
 
-use sluice_sched::{Cost, Instant, Kind};
+use std::time::Duration;
+
+use sluice_sched::{Cost, Gate, Instant, Kind};
 
 use crate::debt::{Debt, Rate};
+use crate::demand::Demand;
+use crate::dues::{Curve, Prices};
 use crate::law::{Aim, Completed, PERIOD};
 use crate::too_low::{Finder, Period};
 
 /// Requests of the largest cost that are owed at most, each for the stated time.
 const OWED_MAX: u128 = 4;
+/// Time between two looks at which VMs wait, while some do.
+const LOOK: Duration = Duration::from_millis(25);
 
 /// How much may be in flight at a device, and what is.
 #[derive(Debug, Clone)]
@@ -23,7 +29,44 @@ pub struct Window {
     ends: Instant,
     now: Tally,
     before: Tally,
-    too_low: Finder,
+    rule: Rule,
+}
+
+/// What decides about a window.
+#[derive(Debug, Clone)]
+enum Rule {
+    /// The times that this host measures.
+    Alone(Finder),
+    /// What all hosts of a pool have told each other.
+    Pool(Box<Led>),
+}
+
+/// The device as a part of a pool.
+#[derive(Debug, Clone)]
+struct Led {
+    order: Order,
+    demand: Demand,
+    /// When to look next which VMs wait.
+    look: Instant,
+}
+
+/// What the exchange tells the window of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// Raw cost.
+    pub window: u64,
+    /// A VM that must get r has at least r times this in flight, in nanoseconds.
+    pub floor_nanos: u64,
+    pub prices: Prices,
+}
+
+/// What a device tells the exchange at the end of a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    pub completed: Completed,
+    /// Whether requests waited for room.
+    pub held_back: bool,
+    pub dues: Curve,
 }
 
 /// What happened in a period.
@@ -64,7 +107,7 @@ impl Window {
             ends: now + PERIOD,
             now: Tally::default(),
             before: Tally::default(),
-            too_low: Finder::default(),
+            rule: Rule::Alone(Finder::default()),
         };
         window.rate(now);
         window
@@ -73,8 +116,12 @@ impl Window {
     /// Changes the aim. What is in flight stays.
     pub fn set_aim(&mut self, now: Instant, aim: Aim) {
         if aim != self.aim {
-            let Window { in_flight, debt, is_wanted, .. } = *self;
-            *self = Window { in_flight, debt, is_wanted, ..Window::new(now, aim) };
+            let new = Window::new(now, aim);
+            self.aim = aim;
+            if let Rule::Alone(too_low) = &mut self.rule {
+                *too_low = Finder::default();
+                (self.window, self.ends, self.now, self.before) = (new.window, new.ends, new.now, new.before);
+            }
             self.rate(now);
         }
     }
@@ -85,23 +132,68 @@ impl Window {
         self.aim
     }
 
-    /// Ends the periods that are over. To be called before [`Window::has_room`].
-    pub fn advance(&mut self, now: Instant) {
-        if now < self.ends {
-            return;
+    /// Ends what is over. To be called before [`Window::has_room`].
+    pub fn advance(&mut self, now: Instant, gate: &mut Gate) {
+        match &mut self.rule {
+            Rule::Alone(_) if now >= self.ends => self.end_period(now),
+            Rule::Pool(led) if self.is_wanted && now >= led.look => {
+                led.look = now + LOOK;
+                let floor = led.demand.floor(gate);
+                self.window = led.order.window_for(floor);
+                self.rate(now);
+            }
+            Rule::Alone(_) | Rule::Pool(_) => {}
         }
-        let Tally { completed, held_back, .. } = self.now;
+    }
+
+    /// Ends a period of a device alone. Periods in which nothing happened change nothing.
+    fn end_period(&mut self, now: Instant) {
+        let Tally { completed, held_back, .. } = self.tally(now);
         let window = self.window;
-        self.too_low.note(&self.aim, &Period { held_back, completed, window });
-        self.before = std::mem::take(&mut self.now);
-        self.now.held_back = self.is_wanted;
+        let Rule::Alone(too_low) = &mut self.rule else { return };
+        let nanos = PERIOD.as_nanos() as u64;
+        too_low.note(&self.aim, &Period { held_back, completed, window, nanos });
+        let own = if too_low.own_time().is_some() { self.aim.outstanding() / 2 } else { 0 };
         let next = self.aim.next(window, &completed);
         let next = if held_back { next } else { next.min(window) };
-        let own = if self.too_low.own_time().is_some() { self.aim.outstanding() / 2 } else { 0 };
         let least = own.max(self.before.largest.into()).max(1);
         self.window = next.min(self.aim.window_max()).max(least);
-        // Periods in which nothing happened change nothing.
+        self.rate(now);
+    }
+
+    /// Ends what is counted, and begins anew.
+    fn tally(&mut self, now: Instant) -> Tally {
+        self.before = std::mem::take(&mut self.now);
+        self.now.held_back = self.is_wanted;
         self.ends = now + PERIOD;
+        self.before
+    }
+
+    /// Ends a period of a device in a pool. The first time it only begins one.
+    pub fn close(&mut self, now: Instant, gate: &mut Gate) -> Option<Report> {
+        let Tally { completed, held_back, .. } = self.tally(now);
+        let Rule::Pool(led) = &mut self.rule else { return None };
+        let dues = led.demand.close(now, gate);
+        Some(Report { completed, held_back, dues })
+    }
+
+    /// Does what the exchange says, from now on; `None`: the device is alone again.
+    pub fn obey(&mut self, now: Instant, order: Option<Order>, gate: &mut Gate) {
+        match (order, &mut self.rule) {
+            (Some(order), Rule::Pool(led)) => {
+                led.order = order;
+                led.demand.set_prices(order.prices);
+            }
+            (Some(order), rule) => {
+                let demand = Demand::new(now, order.prices);
+                *rule = Rule::Pool(Box::new(Led { order, demand, look: now }));
+            }
+            (None, Rule::Pool(_)) => self.rule = Rule::Alone(Finder::default()),
+            (None, Rule::Alone(_)) => {}
+        }
+        if let Rule::Pool(led) = &mut self.rule {
+            self.window = led.order.window_for(led.demand.floor(gate));
+        }
         self.rate(now);
     }
 
@@ -124,8 +216,10 @@ impl Window {
     pub fn start(&mut self, now: Instant, cost: Cost) {
         self.in_flight += u64::from(cost.raw());
         self.now.largest = self.now.largest.max(cost.raw());
-        // One request may always be in flight: an idle device beside a waiting request helps nobody.
-        self.window = self.window.max(cost.raw().into());
+        if let Rule::Alone(_) = self.rule {
+            // One request may always be in flight: an idle device beside a waiting request helps nobody.
+            self.window = self.window.max(cost.raw().into());
+        }
         self.rate(now);
     }
 
@@ -142,7 +236,11 @@ impl Window {
     /// Returns when there may be room, if nothing completes before; `None` if nothing waits for it.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
-        self.is_wanted.then(|| self.debt.room_at().map_or(self.ends, |at| at.min(self.ends)))
+        let next = match &self.rule {
+            Rule::Alone(_) => self.ends,
+            Rule::Pool(led) => led.look,
+        };
+        self.is_wanted.then(|| self.debt.room_at().map_or(next, |at| at.min(next)))
     }
 
     /// Returns its state.
@@ -154,7 +252,10 @@ impl Window {
             window: requests(self.window),
             in_flight: requests(self.in_flight),
             latency: self.before.completed.latency(),
-            own_time: self.too_low.own_time(),
+            own_time: match &self.rule {
+                Rule::Alone(too_low) => too_low.own_time(),
+                Rule::Pool(_) => None,
+            },
         }
     }
 
@@ -165,21 +266,33 @@ impl Window {
     }
 }
 
+impl Order {
+    /// The window of a host whose VMs must get so much raw cost per second.
+    fn window_for(&self, floor: u64) -> u64 {
+        let least = u128::from(floor) * u128::from(self.floor_nanos) / 1_000_000_000;
+        self.window.max(u64::try_from(least).unwrap_or(u64::MAX)).max(1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use sluice_sched::Iops;
+    use sluice_sched::schedulers::noop;
+    use sluice_sched::{GateSettings, Iops};
 
     use super::*;
 
+    fn gate() -> Gate {
+        Gate::new(Box::new(noop::Noop::default()), GateSettings::default())
+    }
+
     #[test]
     fn flushes_of_one_vm_took_the_window_of_all() {
+        let mut gate = gate();
         let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(2000), Duration::from_millis(8)));
         let before = window.state().window;
         for period in 0..20 {
             let at = |millis: u64| Instant::from_millis(500 * period + millis);
-            window.advance(at(0));
+            window.advance(at(0), &mut gate);
             for (kind, millis) in [(Kind::Read, 8), (Kind::Flush, 400), (Kind::Discard, 300)] {
                 window.start(at(1), Cost::ONE);
                 window.end(at(1 + millis), kind, Cost::ONE, at(1));
@@ -191,11 +304,12 @@ mod tests {
 
     #[test]
     fn a_window_that_shrinks_keeps_room_for_one_request() {
+        let mut gate = gate();
         let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(100), Duration::from_millis(1)));
         let eight = Cost::requests(8);
         for period in 0..20 {
             let at = |millis: u64| Instant::from_millis(500 * period + millis);
-            window.advance(at(0));
+            window.advance(at(0), &mut gate);
             assert!(window.has_room(at(0)) || window.next_wakeup().is_some());
             window.start(at(1), eight);
             window.want(at(1), true);

@@ -156,6 +156,11 @@ impl Stack {
         &self.host
     }
 
+    /// The same, to be changed.
+    pub(crate) fn host_mut(&mut self) -> &mut Gate {
+        &mut self.host
+    }
+
     /// Gate of a guest. Its owners are the threads, and its requests in flight are those in the ring.
     #[must_use]
     pub fn guest(&self, vm: OwnerId) -> Option<&Gate> {

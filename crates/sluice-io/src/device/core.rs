@@ -334,7 +334,7 @@ impl Core {
     pub(crate) fn pump(&mut self, now: Instant) {
         #[cfg(test)]
         order::note(Step::Dispatch);
-        self.backend.store.advance(now);
+        self.backend.store.advance(now, &mut self.base.gate);
         self.base.wake = self.base.gate.pump(now, &mut self.backend);
         self.backend.store.pause(now, self.base.gate.queued() > 0);
         self.take_completions(now);

@@ -6,7 +6,7 @@
 
 use sluice_pool::{Aim, State, Window};
 use sluice_sched::gate::Slot;
-use sluice_sched::{Cost, Instant, Kind};
+use sluice_sched::{Cost, Gate, Instant, Kind};
 
 use crate::store::delay::Delayed;
 use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
@@ -87,9 +87,9 @@ impl<S> Windowed<S> {
     }
 
     /// Ends what is over. To be called before requests are sent.
-    pub(crate) fn advance(&mut self, now: Instant) {
+    pub(crate) fn advance(&mut self, now: Instant, gate: &mut Gate) {
         if let Some(Counted { window, .. }) = &mut self.counted {
-            window.advance(now);
+            window.advance(now, gate);
         }
     }
 

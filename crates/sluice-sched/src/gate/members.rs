@@ -6,7 +6,7 @@
 use crate::admission;
 use crate::gate::finished::Finished;
 use crate::gate::journal::{Done, Entry, Event, Journal, Sent, page_of};
-use crate::gate::stats::{GateStats, Outstanding, Target};
+use crate::gate::stats::{GateStats, Outstanding, Target, Used};
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Request, VolumeId};
 use crate::scheduler::ChangeError;
@@ -396,6 +396,16 @@ impl Members {
         known.filter_map(|(index, account)| {
             let member = &account.as_ref().filter(|account| account.present)?.member;
             Some((OwnerId(index), member.policy, member.volumes.as_slice()))
+        })
+    }
+
+    /// What each owner that is present asks for and has got, without the events of the journal.
+    pub(super) fn used(&self) -> impl Iterator<Item = Used<'_>> {
+        (0u32..).zip(self.accounts.entries()).filter_map(|(index, account)| {
+            let Account { outstanding, member, .. } = account.as_ref().filter(|account| account.present)?;
+            let GateStats { dispatched_cost, dispatched_bytes, began, .. } = member.stats;
+            let (owner, policy, outstanding) = (OwnerId(index), &member.policy, *outstanding);
+            Some(Used { owner, policy, outstanding, dispatched_cost, dispatched_bytes, began })
         })
     }
 

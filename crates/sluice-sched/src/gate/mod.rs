@@ -33,7 +33,7 @@ use kept::Kept;
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
-pub use stats::{DeviceStats, GateStats, Outstanding, Waited};
+pub use stats::{DeviceStats, GateStats, Outstanding, Used, Waited};
 
 /// Parameters of one gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -567,6 +567,12 @@ impl Gate {
     #[must_use]
     pub fn outstanding(&self, owner: OwnerId) -> Option<&Outstanding> {
         self.members.outstanding(owner)
+    }
+
+    /// Returns what each owner asks for and has got. Adds the events of the journal to the statistics before.
+    pub fn used(&mut self) -> impl Iterator<Item = Used<'_>> {
+        self.members.settle();
+        self.members.used()
     }
 
     /// Statistics of an owner.

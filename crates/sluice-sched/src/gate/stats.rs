@@ -3,8 +3,8 @@
 use crate::gate::finished::Outcome;
 use crate::gate::histogram::Histogram;
 use crate::gate::journal::{Done, Event, Sent};
-use crate::policy::LatencyTarget;
-use crate::request::{Completion, Kind, Phase, Request, Wait};
+use crate::policy::{LatencyTarget, Policy};
+use crate::request::{Completion, Kind, OwnerId, Phase, Request, Wait};
 use crate::time::Instant;
 
 /// The requests of an owner or volume that have not completed, and since when some wait.
@@ -16,6 +16,8 @@ pub struct Outstanding {
     pub in_flight: u32,
     /// When the oldest spell without an empty queue began; meaningful while requests wait.
     backlog_began: Instant,
+    /// When the present spell with outstanding requests began; meaningful while there are some.
+    busy_began: Instant,
     /// Length of the ended spells without an empty queue, in nanoseconds.
     backlogged: u64,
     /// Number of spells without an empty queue, the current one included.
@@ -28,6 +30,9 @@ impl Outstanding {
     #[inline]
     pub(super) fn arrive(&mut self, now: Instant, pieces: u32) {
         if self.waiting == 0 {
+            if self.in_flight == 0 {
+                self.busy_began = now;
+            }
             self.backlog_began = now;
             self.spells += 1;
         }
@@ -63,6 +68,12 @@ impl Outstanding {
     pub fn is_unchanged_since(&self, earlier: &Outstanding) -> bool {
         let state = |of: &Outstanding| (of.arrived, of.waiting, of.in_flight);
         state(self) == state(earlier)
+    }
+
+    /// Returns since when requests have been outstanding; `None` if there are none.
+    #[must_use]
+    pub fn busy_since(&self) -> Option<Instant> {
+        (self.waiting > 0 || self.in_flight > 0).then_some(self.busy_began)
     }
 
     /// Time with at least one request queued, in nanoseconds, until `now`.
@@ -125,6 +136,20 @@ pub struct GateStats {
     pub outstanding: Outstanding,
     /// When the owner or volume was added. Counters with another beginning are those of another one, even if it has the same
     /// name.
+    pub began: Instant,
+}
+
+/// What an owner asks for and has got.
+#[derive(Debug, Clone, Copy)]
+pub struct Used<'a> {
+    pub owner: OwnerId,
+    pub policy: &'a Policy,
+    pub outstanding: Outstanding,
+    /// As in [`GateStats`].
+    pub dispatched_cost: u64,
+    /// As in [`GateStats`].
+    pub dispatched_bytes: u64,
+    /// When it was added.
     pub began: Instant,
 }
 

@@ -233,7 +233,11 @@ impl Node {
     pub(super) fn pump(&mut self, now: Instant) {
         if self.stirred || self.next_pump().is_some_and(|at| at <= now) {
             if let Some((window, _)) = &mut self.port.window {
-                window.advance(now);
+                let gate = match &mut self.front {
+                    Front::Gate(gate) => gate,
+                    Front::Stack(stack) => stack.host_mut(),
+                };
+                window.advance(now, gate);
             }
             self.wake = match &mut self.front {
                 Front::Gate(gate) => gate.pump(now, &mut self.port),
