@@ -7,7 +7,7 @@ use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
-use crate::model::{Backend, Delay, DelayTime, Device, Window};
+use crate::model::{Backend, Delay, DelayTime, Device, Pool, Window};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
 use crate::source::Span;
@@ -39,6 +39,7 @@ impl DeviceDraft {
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
             window: read_window(reader, device.depth),
+            pool: read_pool(reader, backend, &device),
             delay: read_delay(reader),
             ..device
         };
@@ -86,8 +87,30 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         reservable: Percent::WHOLE,
         window: window_of(depth),
         cost,
+        pool: None,
         delay: None,
     }
+}
+
+fn read_pool(reader: &Reader<'_>, backend: Backend, device: &Device) -> Option<Pool> {
+    let table = reader.table("pool")?;
+    if backend == Backend::Null {
+        let hint = "remove the pool, or state the path of storage that hosts share instead of backend = \"null\"";
+        reader.refuse("pool", "a device that stores nothing shares nothing with other hosts".to_owned(), hint);
+    }
+    if device.latency.is_none() {
+        reader.missing(
+            "latency",
+            ", which pool needs: mean time at the storage from which on it counts as full, such as \"8ms\"",
+        );
+    }
+    for key in ["meeting", "host"] {
+        if table.node(key).is_none() {
+            table.missing(key, "");
+        }
+    }
+    let (meeting, host) = (table.path("meeting"), table.small("host"));
+    device.latency.is_some().then_some(Pool { meeting: meeting?, host: u8::try_from(host?).ok()? })
 }
 
 fn read_reference(reader: &Reader<'_>) -> Bytes {

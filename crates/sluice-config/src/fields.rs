@@ -244,12 +244,21 @@ pub static DEVICE: Section = Section {
             ),
         ],
         COST_KEYS,
-        &[Key::new(
-            "delay",
-            Kind::Table(&DELAY),
-            "{ time = \"4ms\", parallel = 8 }",
-            "Delays requests, so that any file behaves like a device of known capacity",
-        )],
+        &[
+            Key::new(
+                "pool",
+                Kind::Table(&POOL),
+                "{ meeting = \"/srv/meta/sluice\", host = 3 }",
+                "Makes the device a part of storage that other hosts use too. `capacity` is then that of the whole storage, and \
+                 reservations hold although others are busy. Needs `capacity` and `latency`",
+            ),
+            Key::new(
+                "delay",
+                Kind::Table(&DELAY),
+                "{ time = \"4ms\", parallel = 8 }",
+                "Delays requests, so that any file behaves like a device of known capacity",
+            ),
+        ],
     ],
     scheduler_tables: &[DeviceClass::Disk],
 };
@@ -386,6 +395,23 @@ pub static COST: Section = Section {
 const COST_RANGE: Kind = Kind::Decimal(0.001, 65_535.0);
 /// At least 1 for 64 MiB: see `CostModel::DISCARD_MIB_MIN`.
 const DISCARD_MIB_RANGE: Kind = Kind::Decimal(0.015625, 65_535.0);
+
+/// `[device.NAME.pool]`
+pub static POOL: Section = Section {
+    title: "device.NAME.pool",
+    doc: "Storage that several hosts use. Their daemons meet in a file or block device on it, which `sluice pool create` prepares, and \
+          each has a number of its own there",
+    groups: &[&[
+        Key::new(
+            "meeting",
+            Kind::Path,
+            "\"/srv/meta/sluice\"",
+            "The file or block device where hosts meet. Every host reaches it, and it is on the storage that they share",
+        ),
+        Key::new("host", Kind::Integer(1, 64), "3", "Number of this host, which no other host of the pool has"),
+    ]],
+    scheduler_tables: &[],
+};
 
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {

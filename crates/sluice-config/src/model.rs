@@ -77,8 +77,19 @@ pub struct Device {
     /// Maximum outstanding requests of one VM.
     pub window: Window,
     pub cost: CostModel,
+    /// The pool that it is a part of; `Some` only with `latency`.
+    pub pool: Option<Pool>,
     /// Slows a file down to a device of known capacity.
     pub delay: Option<Delay>,
+}
+
+/// Storage that hosts share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The file or block device where they meet.
+    pub meeting: PathBuf,
+    /// Number of this host, from 1.
+    pub host: u8,
 }
 
 impl Device {

@@ -95,6 +95,7 @@ fn read_link(name: &str, reader: &Reader<'_>) -> Device {
         reservable: reader.percent("reservable").unwrap_or(RESERVABLE),
         window: window_of(DEPTH),
         cost,
+        pool: None,
         delay: None,
         latency: None,
     }

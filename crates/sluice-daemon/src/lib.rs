@@ -7,6 +7,7 @@
 //! | `control` | the control socket, its roles, and the thread that makes all changes |
 //! | `state` | what outlasts the daemon: changes at run time, and what volumes served |
 //! | `monitor`, `events`, `metrics` | what it replies, keeps and exports |
+//! | `pool` | storage that hosts share |
 //! | `preflight`, `findings`, `space`, `request_sizes` | a look at the host without serving |
 //! | `service` | readiness and watchdog for the service manager |
 //! | `output`, `failure` | logs, results, errors with their exit codes |
@@ -24,6 +25,7 @@ pub mod findings;
 pub mod metrics;
 pub mod monitor;
 pub mod output;
+pub mod pool;
 pub mod preflight;
 pub mod request_sizes;
 pub mod serve;
@@ -82,12 +84,24 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Serve(serve::Serve),
+    /// Reads and writes the place where hosts meet, for the daemon that starts it.
+    #[command(name = pool::helper::COMMAND, hide = true)]
+    Meeting {
+        path: std::path::PathBuf,
+    },
 }
 
 impl Cli {
     /// Serves until a signal ends the daemon.
     pub fn run(self) -> ExitCode {
-        let Cli { output: format, log, verb: Verb::Serve(serve) } = self;
+        let Cli { output: format, log, verb } = self;
+        let serve = match verb {
+            Verb::Serve(serve) => serve,
+            Verb::Meeting { path } => {
+                sluice_io::signals::release();
+                return pool::helper::serve(&path).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+            }
+        };
         output::choose_log(log.log_format, format, true);
         if let Err(error) = output::never_wait() {
             return failure::Failure::from(error).report(format);

@@ -177,7 +177,7 @@ impl DeviceTrack {
         let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0 && late < LATE;
         let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
         now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
-        let too_low = sample.window.and_then(|window| Some((window, window.own_time?)));
+        let too_low = sample.window.as_ref().and_then(|window| Some((window, window.own_time?)));
         let about = || About::device().with(too_low.map(|(window, own)| too_low_in_words(window.stated, own)));
         let below = too_low.map(|(window, own)| Shortfall {
             wanted: own as f64 / 1000.0,
@@ -226,7 +226,7 @@ impl DeviceTrack {
         let given = self.capacities.given(&sample.capacity).filter(|_| self.capacities.verdict() == Verdict::TooHigh);
         let too_slow =
             stated.zip(given).map(|((stated, unit), given)| Shortfall { wanted: stated, got: stated * given, unit });
-        let bound = sample.window.map(|window| {
+        let bound = sample.window.as_ref().map(|window| {
             let stated = written(Duration::from_nanos(window.stated));
             format!("latency = {stated} bounds what is in flight; with a longer one it may give more")
         });

@@ -4,9 +4,11 @@
 //! with a JSON library, and one that was written in part is recognized.
 //!
 //! ```text
-//!     0         1 to H             then 2 for each host
-//!     header    usage of host n    claims of host n, written alternately
+//!     0         1 to 64            65 to 192
+//!     header    usage of host n    two claims of each host, written alternately
 //! ```
+//!
+//! A place has blocks for 64 hosts however many its pool has, so that hosts can be added.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -35,7 +37,7 @@ pub trait Record: Serialize + DeserializeOwned {
 pub struct Header {
     /// A random number, which every other block repeats.
     pub pool: u64,
-    /// Number of hosts that have blocks.
+    /// Hosts have the numbers 1 to this one.
     pub hosts: u8,
     /// Capacity of the pool in thousandths of a normalised request per second.
     pub milli_iops: u64,
@@ -153,11 +155,8 @@ pub fn decode<R: Record>(block: &[u8]) -> Result<R, Unreadable> {
     serde_json::from_slice(text).map_err(|_| Unreadable::Foreign)
 }
 
-/// Number of blocks of a place for this many hosts.
-#[must_use]
-pub const fn blocks(hosts: u8) -> usize {
-    1 + 3 * hosts as usize
-}
+/// Number of blocks of a place.
+pub const BLOCKS: usize = 1 + 3 * HOSTS_MAX as usize;
 
 /// Index of the usage block of a host.
 #[must_use]
@@ -167,8 +166,8 @@ pub const fn usage_of(host: Host) -> usize {
 
 /// Index of the first of the two claims of a host.
 #[must_use]
-pub const fn claims_of(host: Host, hosts: u8) -> usize {
-    1 + hosts as usize + 2 * (host as usize - 1)
+pub const fn claims_of(host: Host) -> usize {
+    1 + HOSTS_MAX as usize + 2 * (host as usize - 1)
 }
 
 #[cfg(test)]
@@ -227,10 +226,10 @@ mod tests {
     fn no_two_blocks_overlap() {
         let mut used = vec![0];
         for host in 1..=HOSTS_MAX {
-            let claims = claims_of(host, HOSTS_MAX);
+            let claims = claims_of(host);
             used.extend([usage_of(host), claims, claims + 1]);
         }
         used.sort_unstable();
-        assert_eq!(used, (0..blocks(HOSTS_MAX)).collect::<Vec<_>>());
+        assert_eq!(used, (0..BLOCKS).collect::<Vec<_>>());
     }
 }

@@ -243,6 +243,10 @@ impl Exchange {
             return;
         }
         self.header_trouble = None;
+        // Of a place whose header was not known, no more was read: that says nothing about the others.
+        if blocks.len() < (1 + usize::from(self.hosts())) * block::SIZE {
+            return;
+        }
         self.read = Some(now);
         for host in 1..=self.hosts() {
             let at = block::usage_of(host) * block::SIZE;

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod claims;
 pub mod debt;
 pub mod demand;
 pub mod dues;

@@ -1,5 +1,6 @@
 //! The window of one device.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_sched::{Cost, Gate, Instant, Kind};
@@ -7,6 +8,7 @@ use sluice_sched::{Cost, Gate, Instant, Kind};
 use crate::debt::{Debt, Rate};
 use crate::demand::Demand;
 use crate::dues::{Curve, Prices};
+use crate::exchange;
 use crate::law::{Aim, Completed, PERIOD};
 use crate::too_low::{Finder, Period};
 
@@ -80,7 +82,7 @@ struct Tally {
 }
 
 /// The state of a window, for people.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct State {
     /// The stated time, in nanoseconds.
     pub stated: u64,
@@ -92,6 +94,8 @@ pub struct State {
     pub latency: Option<u64>,
     /// The time in nanoseconds that the device takes for one request, if the stated one is below it.
     pub own_time: Option<u64>,
+    /// The pool that the device is a part of.
+    pub pool: Option<Arc<exchange::State>>,
 }
 
 impl Window {
@@ -256,6 +260,7 @@ impl Window {
                 Rule::Alone(too_low) => too_low.own_time(),
                 Rule::Pool(_) => None,
             },
+            pool: None,
         }
     }
 

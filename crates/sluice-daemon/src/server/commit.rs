@@ -48,6 +48,9 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
         server.devices.get_mut(&device).expect("disks join devices that run").join(&device, disks);
     }
     end_removed(server, &host);
+    for (name, stated) in &host.devices {
+        server.devices.get_mut(name).into_iter().for_each(|running| running.meet(stated));
+    }
     let changed_nics = nics::changed(&server.host, &host, vms);
     // What is out of service may have a socket, and is not among the served volumes that change.
     let sockets_changed = !sockets.is_empty()

@@ -11,6 +11,9 @@ use sluice_io::source::DiskSet;
 use sluice_io::uplink::link::Link;
 use sluice_io::uplink::{self, Uplink};
 
+use super::translate;
+use crate::pool::PoolExchange;
+
 /// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
 /// device applies its part later all the same.
 const EDIT_MAX: Duration = Duration::from_secs(1);
@@ -77,6 +80,8 @@ pub(super) struct Running {
     pub(super) disks: Option<DiskSet>,
     /// The open interface of an uplink.
     pub(super) link: Option<Arc<Link>>,
+    /// Its exchange with other hosts, if it is a part of a pool.
+    pub(super) pool: Option<PoolExchange>,
     /// Whether its disk reports that it is rotational.
     pub(super) rotational: bool,
     /// Whether it has not confirmed its part of the last change, and has not responded since.
@@ -86,7 +91,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(device: Plane, disks: Option<DiskSet>) -> Running {
         let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
+        Running { device, disks, link: None, pool: None, rotational, is_silent: Cell::new(false) }
     }
 
     /// Adds disks to a device of several.
@@ -94,6 +99,23 @@ impl Running {
         tracing::info!(device, %disks, "Disks have joined the device");
         self.rotational |= disks.is_rotational();
         self.disks.get_or_insert_default().add(disks);
+    }
+
+    /// Meets other hosts as the host file states now.
+    pub(super) fn meet(&mut self, stated: &sluice_config::Device) {
+        let stays = |pool: &PoolExchange| {
+            stated.pool.as_ref().is_some_and(|now| now.meeting == pool.meeting && now.host == pool.host())
+        };
+        self.pool.take_if(|pool| !stays(pool));
+        let (Some(settings), Some(stated_pool)) = (translate::pool(stated), &stated.pool) else { return };
+        if let Some(pool) = &mut self.pool {
+            return pool.set(settings);
+        }
+        let Some(handle) = self.disk().map(Device::pool) else { return };
+        match PoolExchange::start(handle, &stated.name, stated_pool.meeting.clone(), settings) {
+            Ok(pool) => self.pool = Some(pool),
+            Err(error) => tracing::error!(device = stated.name, %error, "Cannot start the exchange with other hosts"),
+        }
     }
 
     /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only

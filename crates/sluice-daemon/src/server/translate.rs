@@ -10,6 +10,7 @@ use sluice_io::nbd::export::Export;
 use sluice_io::source::Facts;
 use sluice_io::store::delay::{DelaySpec, ServiceTime};
 use sluice_io::volume::VolumeInfo;
+use sluice_pool::exchange::Settings;
 use sluice_sched::GateSettings;
 
 /// Maximum length of a read or write, in bytes; the gate splits it.
@@ -43,6 +44,13 @@ fn delay(delay: &Delay) -> DelaySpec {
         DelayTime::Uniform { min, max } => ServiceTime::Uniform(min, max),
     };
     DelaySpec { time, parallel: delay.parallel, bandwidth: delay.bandwidth, seed: delay.seed }
+}
+
+/// What a host states of a pool that the device is a part of.
+pub(super) fn pool(device: &sluice_config::Device) -> Option<Settings> {
+    let host = device.pool.as_ref()?.host;
+    let request_bytes = device.reference.0;
+    Some(Settings { host, capacity: device.supply().capacity, request_bytes, latency: device.latency? })
 }
 
 pub(super) fn window(device: &sluice_config::Device) -> Window {

@@ -1,5 +1,6 @@
 //! Messages to the thread of a disk: about clients, and from its helper threads.
 
+use crate::device::pool::PoolCommand;
 use crate::frontend;
 use crate::frontend::nbd::Arrived;
 use crate::store::file::jobs::BlockingResult;
@@ -9,6 +10,8 @@ use crate::vhost_user::message::SessionMessage;
 pub(crate) enum Command {
     /// A message for a frontend.
     Frontend(frontend::Command),
+    /// A message of the exchange with other hosts.
+    Pool(PoolCommand),
     /// Reply from the helper thread. The number is the restart count at which the helper was started; the disk drops
     /// replies with another count.
     BlockingDone(u64, BlockingResult),

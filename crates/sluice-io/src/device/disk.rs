@@ -16,6 +16,7 @@ use crate::device::deadline_timer::DeadlineTimer;
 use crate::device::edit;
 #[cfg(test)]
 use crate::device::order::{self, Step};
+use crate::device::pool;
 use crate::device::spec::{DeviceSpec, Edit};
 use crate::device::vm::Vm;
 use crate::device::work::{Ends, Starts};
@@ -96,6 +97,7 @@ impl Actor for Disk {
     fn command(&mut self, now: Instant, command: Command) {
         match command {
             Command::Frontend(command) => self.frontends.command(&mut self.core, now, command),
+            Command::Pool(command) => pool::command(&mut self.core, now, command),
             // A job from before a restart names requests that no longer exist.
             Command::BlockingDone(restarts, _) if restarts != self.restarts => {}
             Command::BlockingDone(_, result) => self.core.blocking_done(now, result),

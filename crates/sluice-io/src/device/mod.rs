@@ -34,10 +34,12 @@ pub(crate) mod disk;
 pub(crate) mod edit;
 #[cfg(test)]
 pub(crate) mod order;
+pub mod pool;
 pub mod spec;
 pub(crate) mod vm;
 pub(crate) mod work;
 
+pub use crate::device::pool::PoolHandle;
 pub use crate::frontend::nbd::Arrived;
 pub use crate::reactor::handle::{DeviceHandle, DeviceWatch, SnapshotRequest};
 pub use crate::reactor::spec::{
@@ -102,6 +104,12 @@ impl Device {
     #[must_use]
     pub fn nbd(&self) -> NbdHandle {
         NbdHandle { mailbox: self.mailbox.clone(), paces: self.paces.clone() }
+    }
+
+    /// Returns a handle for the exchange with other hosts.
+    #[must_use]
+    pub fn pool(&self) -> PoolHandle {
+        PoolHandle(self.mailbox.clone())
     }
 
     /// Stops the thread and waits for its end. Returns its last snapshot, or `None` if it had failed permanently.

@@ -4,7 +4,9 @@
 //! A request counts from the first operation of its slot to the end of the last one. One that no operation was started for does not
 //! count, nor does one that was in flight when the window came.
 
-use sluice_pool::{Aim, State, Window};
+use std::sync::Arc;
+
+use sluice_pool::{Aim, Order, Report, State, Window, exchange};
 use sluice_sched::gate::Slot;
 use sluice_sched::{Cost, Gate, Instant, Kind};
 
@@ -22,6 +24,8 @@ struct Counted {
     window: Window,
     /// By slot of the gate.
     sent: Vec<Sent>,
+    /// The pool that the device is a part of, for people.
+    pool: Option<Arc<exchange::State>>,
     /// By [`OpIndex`]: the slot of an operation that was started since there is a window.
     slots: Vec<Option<Slot>>,
 }
@@ -38,7 +42,7 @@ struct Sent {
 
 impl Counted {
     fn new(now: Instant, aim: Aim) -> Self {
-        Counted { window: Window::new(now, aim), sent: Vec::new(), slots: Vec::new() }
+        Counted { window: Window::new(now, aim), pool: None, sent: Vec::new(), slots: Vec::new() }
     }
 
     fn start(&mut self, now: Instant, op: &Op<'_>) {
@@ -108,9 +112,24 @@ impl<S> Windowed<S> {
         }
     }
 
+    /// Ends a period of a device in a pool.
+    pub(crate) fn end_period(&mut self, now: Instant, gate: &mut Gate) -> Option<Report> {
+        self.counted.as_mut()?.window.close(now, gate)
+    }
+
+    /// Does what the exchange of a pool says. Without a window there is nothing to be told.
+    pub(crate) fn obey(&mut self, now: Instant, order: Option<(Order, Arc<exchange::State>)>, gate: &mut Gate) {
+        if let Some(Counted { window, pool, .. }) = &mut self.counted {
+            let (order, state) = order.unzip();
+            window.obey(now, order, gate);
+            *pool = state;
+        }
+    }
+
     /// Returns the state of the window.
     pub(crate) fn state(&self) -> Option<State> {
-        self.counted.as_ref().map(|counted| counted.window.state())
+        let Counted { window, pool, .. } = self.counted.as_ref()?;
+        Some(State { pool: pool.clone(), ..window.state() })
     }
 }
 

@@ -24,6 +24,7 @@ mod get;
 mod import;
 mod man;
 mod metrics;
+mod pool;
 mod report;
 mod reset;
 mod resize;
@@ -56,6 +57,7 @@ pub(crate) enum Verb {
     Report(report::Report),
     Reset(reset::Reset),
     State(state::State),
+    Pool(pool::Pool),
     AcceptLoss(accept_loss::AcceptLoss),
     Export(export::Export),
     Import(import::Import),
@@ -114,6 +116,7 @@ impl Verb {
             Verb::Report(verb) => verb.run(format, quiet),
             Verb::Reset(verb) => verb.run(format),
             Verb::State(verb) => verb.run(format),
+            Verb::Pool(verb) => verb.run(format),
             Verb::AcceptLoss(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Import(verb) => verb.run(format),

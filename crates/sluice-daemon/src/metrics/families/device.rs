@@ -78,22 +78,22 @@ pub(super) static FAMILIES: &[Family] = &[
     gauge(
         "sluice_device_window_requests",
         "Normalised requests that may be in flight, where that follows the time of requests; missing without `latency`",
-        |device| device.sample.window.map(|window| window.window.into()),
+        |device| device.sample.window.as_ref().map(|window| window.window.into()),
     ),
     gauge(
         "sluice_device_stated_latency_seconds",
         "Stated mean time of requests at the device; missing without `latency`",
-        |device| device.sample.window.map(|window| (window.stated as f64 / 1e9).into()),
+        |device| device.sample.window.as_ref().map(|window| (window.stated as f64 / 1e9).into()),
     ),
     gauge(
         "sluice_device_mean_latency_seconds",
         "Mean time of requests at the device in the last half second, weighted by cost; missing without `latency` or requests",
-        |device| device.sample.window.and_then(|window| Some((window.latency? as f64 / 1e9).into())),
+        |device| device.sample.window.as_ref().and_then(|window| Some((window.latency? as f64 / 1e9).into())),
     ),
     gauge(
         "sluice_device_latency_too_low",
         "Whether the device takes longer for one request than is stated, so that it gives less than it could",
-        |device| Some(device.sample.window.is_some_and(|window| window.own_time.is_some()).into()),
+        |device| Some(device.sample.window.as_ref().is_some_and(|window| window.own_time.is_some()).into()),
     ),
     gauge("sluice_device_below_capacity", "Whether the full device gives less than its stated capacity", |device| {
         Some(device.is_too_slow.into())

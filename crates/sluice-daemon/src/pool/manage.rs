@@ -1,0 +1,217 @@
+//! What `sluice pool` does at the place where hosts meet, without a daemon.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use sluice_pool::block::{self, BLOCKS, Header, Host, SIZE, Unreadable, Usage};
+use sluice_pool::claims::Claims;
+use sluice_sched::Iops;
+use sluice_sched::units::StatedIops;
+
+use super::place::Place;
+
+/// Size of a request that counts as one, if the capacity does not state it.
+const REQUEST_BYTES: u64 = 8192;
+/// Time after which every host that runs has written its block again: 4 periods of 1 s.
+const WATCH: Duration = Duration::from_millis(4200);
+
+/// Why a place cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("Cannot open {}: {}", .path.display(), remedy(.source))]
+    Open { path: PathBuf, source: io::Error },
+    #[error("Cannot {what} {}: {}", .path.display(), remedy(.source))]
+    Access { path: PathBuf, what: &'static str, source: io::Error },
+    #[error(
+        "{} has a pool of {} hosts with {} already: add --keep to change its capacity or its number of hosts and keep what hosts have \
+         reserved", .path.display(), .header.hosts, capacity(.header)
+    )]
+    Exists { path: PathBuf, header: Header },
+    #[error("{} holds something else: use another file or block device, or overwrite it with --force", .path.display())]
+    Used { path: PathBuf },
+    #[error("{} has no pool that can be read: its header {why}; write it with `sluice pool create`", .path.display())]
+    NoPool { path: PathBuf, why: Unreadable },
+    #[error("{} is too short: hosts need {} KiB", .path.display(), BLOCKS * SIZE / 1024)]
+    TooShort { path: PathBuf },
+    #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .path.display())]
+    Claimed { path: PathBuf, host: Host },
+    #[error("The pool has the hosts 1 to {hosts}, and no host {host}")]
+    NoHost { host: Host, hosts: u8 },
+    #[error(
+        "Host {host} runs: it has written its block in the last seconds. Stop its daemon first, or take `pool` out of its host file"
+    )]
+    Runs { host: Host },
+}
+
+fn remedy(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            "its file system has no direct I/O, which hosts need to see what others write; use a file on other storage or a block device".to_owned()
+        }
+        io::ErrorKind::UnexpectedEof => format!("it is shorter than {} KiB", BLOCKS * SIZE / 1024),
+        _ => error.to_string(),
+    }
+}
+
+/// The capacity of a pool, in words.
+#[must_use]
+pub fn capacity(header: &Header) -> String {
+    let size = sluice_sched::Bytes(header.request_bytes);
+    format!("{}@{size}", Iops::from_milli(header.milli_iops.max(1)))
+}
+
+/// How a place is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Creation {
+    pub hosts: u8,
+    pub capacity: StatedIops,
+    /// Keeps what hosts have written of a pool that is there.
+    pub keep: bool,
+    /// Overwrites whatever is there.
+    pub force: bool,
+}
+
+/// A pool as it stands at its place.
+pub struct Look {
+    pub header: Header,
+    pub hosts: Vec<HostLook>,
+    pub claims: Claims,
+}
+
+/// A host as it stands at the place.
+pub struct HostLook {
+    pub host: Host,
+    pub usage: Result<Usage, Unreadable>,
+    /// Whether it has written its block while it was watched.
+    pub runs: bool,
+}
+
+/// Writes the place whole: the header last, so that a place that was written in part has none. Returns the header.
+///
+/// # Errors
+/// [`PoolError`]. Nothing is written if the place holds something else.
+pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
+    let failed = |what| move |source| PoolError::Access { path: path.to_owned(), what, source };
+    let place = match Place::open(path, OFlags::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
+        opened => opened.map_err(|source| PoolError::Open { path: path.to_owned(), source })?,
+    };
+    let blocks = match place.read(0, BLOCKS) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(PoolError::TooShort { path: path.to_owned() });
+        }
+        read => read.map_err(failed("read"))?,
+    };
+    let known = block::decode::<Header>(&blocks[..SIZE]);
+    let StatedIops { iops, size } = how.capacity;
+    let request_bytes = size.map_or(REQUEST_BYTES, |size| size.0);
+    let mut header =
+        Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes, changes: 0 };
+    match known {
+        Ok(known) if how.keep => {
+            let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, &blocks);
+            if let Some(claim) = claims.held.iter().find(|claim| claim.host > how.hosts && claim.reserved > 0) {
+                return Err(PoolError::Claimed { path: path.to_owned(), host: claim.host });
+            }
+            (header.pool, header.changes) = (known.pool, known.changes + 1);
+        }
+        Ok(header) if !how.force => return Err(PoolError::Exists { path: path.to_owned(), header }),
+        Err(_) if !how.force && blocks.iter().any(|byte| *byte != 0) => {
+            return Err(PoolError::Used { path: path.to_owned() });
+        }
+        Ok(_) | Err(_) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
+    }
+    place.write(0, &block::encode(&header)).map_err(failed("write"))?;
+    Ok(header)
+}
+
+/// Makes the file, full of zeroes.
+fn make(path: &Path) -> Result<Place, PoolError> {
+    let place = Place::open(path, OFlags::CREATE | OFlags::EXCL);
+    let place = place.map_err(|source| PoolError::Open { path: path.to_owned(), source })?;
+    let written = place.write(0, &vec![0; BLOCKS * SIZE]).and_then(|()| {
+        // The name must outlast a crash of this host, too.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(folder)?.sync_all()
+    });
+    if let Err(source) = written {
+        let _ = std::fs::remove_file(path);
+        return Err(PoolError::Access { path: path.to_owned(), what: "write", source });
+    }
+    Ok(place)
+}
+
+/// Reads the place, and again after all hosts that run have written.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn look(path: &Path) -> Result<Look, PoolError> {
+    let (place, header, before) = read(path)?;
+    sleep(WATCH);
+    let after =
+        place.read(0, BLOCKS).map_err(|source| PoolError::Access { path: path.to_owned(), what: "read", source })?;
+    let usage = |host: Host, blocks: &[u8]| {
+        let at = block::usage_of(host) * SIZE;
+        block::decode::<Usage>(&blocks[at..at + SIZE])
+    };
+    let hosts = (1..=header.hosts).map(|host| {
+        let (before, usage) = (usage(host, &before), usage(host, &after));
+        HostLook { host, runs: usage.is_ok() && usage != before, usage }
+    });
+    Ok(Look { hosts: hosts.collect(), claims: Claims::read(&header, &after), header })
+}
+
+fn read(path: &Path) -> Result<(Place, Header, Vec<u8>), PoolError> {
+    let place =
+        Place::open(path, OFlags::empty()).map_err(|source| PoolError::Open { path: path.to_owned(), source })?;
+    let blocks =
+        place.read(0, BLOCKS).map_err(|source| PoolError::Access { path: path.to_owned(), what: "read", source })?;
+    let header = block::decode::<Header>(&blocks[..SIZE]);
+    let header = header.map_err(|why| PoolError::NoPool { path: path.to_owned(), why })?;
+    Ok((place, header, blocks))
+}
+
+/// Removes what a host has written, so that others may reserve what it had.
+///
+/// # Errors
+/// [`PoolError::Runs`] and others.
+pub fn forget(path: &Path, host: Host) -> Result<(), PoolError> {
+    let look = look(path)?;
+    let hosts = look.header.hosts;
+    let known = look.hosts.iter().find(|known| known.host == host).ok_or(PoolError::NoHost { host, hosts })?;
+    if known.runs {
+        return Err(PoolError::Runs { host });
+    }
+    let (place, ..) = read(path)?;
+    let zeroes = vec![0; 2 * SIZE];
+    let written =
+        place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));
+    written.map_err(|source| PoolError::Access { path: path.to_owned(), what: "write", source })
+}
+
+/// What may keep hosts from meeting at a place that can be written, as far as this host can see it.
+#[must_use]
+pub fn warnings(path: &Path) -> Vec<String> {
+    const NFS: u32 = 0x6969;
+    const LOCAL: [(u32, &str); 4] =
+        [(0xef53, "ext4"), (0x5846_5342, "XFS"), (0x9123_683e, "Btrfs"), (0x0102_1994, "tmpfs")];
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let Ok(found) = rustix::fs::statfs(path) else { return Vec::new() };
+    let kind = found.f_type as u32;
+    let path = path.display();
+    match LOCAL.iter().find(|(known, _)| *known == kind) {
+        Some((_, name)) if is_file => vec![format!(
+            "{path} is on a file system that one host mounts ({name}): other hosts reach it only if they share that; on a second host it \
+             would be damaged"
+        )],
+        None if is_file && kind == NFS => {
+            vec![format!(
+                "{path} is on NFS: its server must export it with `sync`, or claims that were confirmed are lost with it"
+            )]
+        }
+        _ => Vec::new(),
+    }
+}

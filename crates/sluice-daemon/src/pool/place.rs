@@ -1,0 +1,104 @@
+//! The file or block device where hosts meet: blocks that are read and written without a cache.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use sluice_io::source::ByteRange;
+use sluice_io::source::lock::lock_within;
+use sluice_pool::block::SIZE;
+
+/// An open meeting place.
+pub struct Place {
+    file: File,
+    path: PathBuf,
+}
+
+impl Place {
+    /// Opens a place for direct I/O whose writes are durable when they end. `more` are further flags, as for a file that is created.
+    ///
+    /// # Errors
+    /// That of the file system; `EINVAL` where it has no direct I/O.
+    pub fn open(path: &Path, more: OFlags) -> io::Result<Place> {
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY | more;
+        let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        Ok(Place { file, path: path.to_owned() })
+    }
+
+    /// Returns the open file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads `count` blocks.
+    ///
+    /// # Errors
+    /// That of the disk; `UnexpectedEof` if the place is shorter.
+    pub fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+        let mut buffer = Aligned::new(count * SIZE);
+        let mut filled = 0;
+        while filled < count * SIZE {
+            let at = (first * SIZE + filled) as u64;
+            match rustix::io::pread(&self.file, &mut buffer.bytes()[filled..], at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(buffer.bytes().to_vec())
+    }
+
+    /// Writes whole blocks.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn write(&self, first: usize, bytes: &[u8]) -> io::Result<()> {
+        let mut buffer = Aligned::new(bytes.len());
+        buffer.bytes().copy_from_slice(bytes);
+        let mut written = 0;
+        while written < bytes.len() {
+            let at = (first * SIZE + written) as u64;
+            match rustix::io::pwrite(&self.file, &buffer.bytes()[written..], at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(wrote) => written += wrote,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks blocks against other processes of this host, until this place is closed.
+    ///
+    /// # Errors
+    /// Another process has locked them, or they cannot be locked.
+    pub fn lock(&self, first: usize, count: usize) -> io::Result<()> {
+        let range = ByteRange::new((first * SIZE) as u64, (count * SIZE) as u64);
+        let locked = lock_within(self.file.as_fd(), &self.path, range, true, Duration::ZERO);
+        locked.map(drop).map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))
+    }
+}
+
+/// Memory that is aligned for direct I/O.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    fn new(length: usize) -> Aligned {
+        let memory = vec![0; length + SIZE];
+        let start = memory.as_ptr().align_offset(SIZE);
+        Aligned { memory, start, length }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}
