@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::{Place, Running, run, start, tool, until};
 
@@ -48,9 +48,13 @@ impl Fused {
         std::fs::remove_file(&self.failing).unwrap();
     }
 
-    /// Stops responding.
+    /// Stops responding. Returns when every thread of the server has stopped: after `kill` returns, a thread may still
+    /// serve a request.
     pub(crate) fn stop(&self) {
         self.server.signal(Signal::STOP);
+        let server = Pid::from_raw(self.server.pid().cast_signed()).expect("a child has a number");
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        until("the server has stopped", || waitid(WaitId::Pid(server), look).unwrap().is_some());
     }
 
     /// Responds again.
