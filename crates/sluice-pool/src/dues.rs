@@ -97,8 +97,9 @@ impl Prices {
     }
 }
 
-/// Raw cost per second.
-fn raw(rate: Iops) -> u64 {
+/// A rate in raw cost per second.
+#[must_use]
+pub fn raw(rate: Iops) -> u64 {
     let raw = u128::from(rate.milli()) * u128::from(Cost::ONE.raw()) / 1000;
     u64::try_from(raw).unwrap_or(u64::MAX)
 }

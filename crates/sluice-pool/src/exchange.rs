@@ -136,6 +136,10 @@ pub struct State {
     /// Hosts that have been seen, this one included.
     pub hosts: Vec<Seen>,
     pub troubles: Vec<Trouble>,
+    /// Raw cost per second that this host has claimed, if it does; see [`crate::claims`].
+    pub reserved: u64,
+    /// Why it has claimed less than its VMs reserve.
+    pub unclaimed: Option<String>,
 }
 
 impl Settings {
@@ -442,6 +446,8 @@ impl Exchange {
             rate: self.rate,
             hosts,
             troubles: self.troubles(now, period),
+            reserved: 0,
+            unclaimed: None,
         }
     }
 

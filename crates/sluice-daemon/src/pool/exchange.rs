@@ -19,7 +19,10 @@ use sluice_io::clock::Clock;
 use sluice_io::device::PoolHandle;
 use sluice_pool::exchange::{Settings, Trouble};
 use sluice_pool::{Exchange, block};
+use sluice_sched::Cost;
+use tokio::sync::oneshot;
 
+use super::claiming::{Answer, ClaimStep, Claiming, Promised, Rules};
 use super::helper::{Helper, News, Reply, Request};
 
 /// Maximum time for a device thread to end a period.
@@ -31,14 +34,27 @@ const RESTART: Duration = Duration::from_secs(1);
 enum Event {
     /// News of a helper, by its number.
     Helper(u64, News),
-    Set(Settings),
+    /// What is in force.
+    Set(Stated),
+    /// A change wants to promise this.
+    Claim(Promised, Answer),
     End,
+}
+
+/// What the host file states of a pool.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Stated {
+    pub(crate) settings: Settings,
+    /// What may be reserved, in raw cost per second.
+    pub(crate) most: u64,
+    /// `None` before anything is in force.
+    pub(crate) promised: Option<Promised>,
 }
 
 /// The running exchange of a device. Ends when dropped, and waits for nothing.
 pub(crate) struct PoolExchange {
     pub(crate) meeting: PathBuf,
-    settings: Settings,
+    host: block::Host,
     events: Sender<Event>,
 }
 
@@ -53,6 +69,7 @@ enum Step {
     Idle,
     Read(Instant),
     Write(Instant),
+    Claim(ClaimStep),
 }
 
 struct Meeting {
@@ -60,7 +77,10 @@ struct Meeting {
     name: String,
     path: PathBuf,
     exchange: Exchange,
-    settings: Settings,
+    claiming: Claiming,
+    stated: Stated,
+    /// When our block was first written.
+    written: Option<Instant>,
     clock: Clock,
     events: Sender<Event>,
     helper: Option<Helper>,
@@ -79,24 +99,28 @@ impl PoolExchange {
     ///
     /// # Errors
     /// That of starting a thread.
-    pub(crate) fn start(device: PoolHandle, name: &str, path: PathBuf, settings: Settings) -> std::io::Result<Self> {
+    pub(crate) fn start(device: PoolHandle, name: &str, path: PathBuf, stated: Stated) -> std::io::Result<Self> {
         let (events, inbox) = channel();
-        let meeting = Meeting::new(device, name, &path, settings, events.clone());
+        let meeting = Meeting::new(device, name, &path, stated, events.clone());
         thread::Builder::new().name(format!("pool-{name}")).spawn(move || meeting.run(&inbox))?;
-        Ok(PoolExchange { meeting: path, settings, events })
+        Ok(PoolExchange { meeting: path, host: stated.settings.host, events })
     }
 
-    /// Changes what this host states, if it is not the same.
-    pub(crate) fn set(&mut self, settings: Settings) {
-        if settings != self.settings {
-            self.settings = settings;
-            let _ = self.events.send(Event::Set(settings));
-        }
+    /// Follows what is in force now.
+    pub(crate) fn set(&self, stated: Stated) {
+        let _ = self.events.send(Event::Set(stated));
+    }
+
+    /// Asks whether this host may promise so much. Without an answer it may not.
+    pub(crate) fn claim(&self, promised: Promised) -> oneshot::Receiver<Result<(), String>> {
+        let (answer, claimed) = oneshot::channel();
+        let _ = self.events.send(Event::Claim(promised, answer));
+        claimed
     }
 
     /// Number of this host.
     pub(crate) fn host(&self) -> u8 {
-        self.settings.host
+        self.host
     }
 }
 
@@ -107,14 +131,18 @@ impl Drop for PoolExchange {
 }
 
 impl Meeting {
-    fn new(device: PoolHandle, name: &str, path: &std::path::Path, settings: Settings, events: Sender<Event>) -> Self {
-        let clock = Clock::start();
+    fn new(device: PoolHandle, name: &str, path: &std::path::Path, stated: Stated, events: Sender<Event>) -> Self {
+        let (clock, epoch) = (Clock::start(), super::random());
+        let mut claiming = Claiming::new(stated.settings.host, epoch);
+        claiming.promise(stated.promised);
         Meeting {
             device,
             name: name.to_owned(),
             path: path.to_owned(),
-            exchange: Exchange::new(clock.now(), settings, super::random(), None),
-            settings,
+            exchange: Exchange::new(clock.now(), stated.settings, epoch, None),
+            claiming,
+            stated,
+            written: None,
             clock,
             events,
             helper: None,
@@ -130,20 +158,35 @@ impl Meeting {
         self.start_helper();
         self.give_order();
         loop {
-            match inbox.recv_timeout(self.ends.saturating_duration_since(Instant::now())) {
+            let until = self.claiming.due().filter(|_| self.may_claim()).map_or(self.ends, |due| due.min(self.ends));
+            match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Event::Helper(number, _)) if number != self.number => {}
                 Ok(Event::Helper(_, News::Reply(reply))) => self.replied(reply),
                 Ok(Event::Helper(_, News::Gone)) => self.lose_helper(),
-                Ok(Event::Set(settings)) => {
-                    self.settings = settings;
-                    self.exchange.set(settings);
-                    self.give_order();
+                Ok(Event::Set(stated)) => self.follow(stated),
+                Ok(Event::Claim(promised, answer)) => {
+                    self.claiming.ask(promised, answer);
+                    self.claim();
                 }
                 Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < self.ends => self.claim(),
                 Err(RecvTimeoutError::Timeout) => self.end_period(),
             }
         }
         self.device.obey(None);
+        let last = self.with_rules(|claiming, rules| claiming.give_back(rules));
+        // The helper ends when it has written that.
+        self.ask_for_claim(last.filter(|_| self.step == Step::Idle));
+    }
+
+    fn follow(&mut self, stated: Stated) {
+        if stated.settings != self.stated.settings {
+            self.exchange.set(stated.settings);
+            self.give_order();
+        }
+        self.claiming.promise(stated.promised);
+        self.stated = stated;
+        self.claim();
     }
 
     fn period(&self) -> Duration {
@@ -166,7 +209,8 @@ impl Meeting {
     fn give_order(&mut self) {
         let (now, period) = (self.clock.now(), self.period());
         let order = self.exchange.order(now, period);
-        let state = self.exchange.state(now, period);
+        let mut state = self.exchange.state(now, period);
+        (state.reserved, state.unclaimed) = (self.claiming.confirmed(), self.claiming.refusal().map(str::to_owned));
         self.device.obey(Some((order, Arc::new(state))));
     }
 
@@ -188,6 +232,7 @@ impl Meeting {
     }
 
     fn lose_helper(&mut self) {
+        self.claiming.interrupt(self.error.as_deref().unwrap_or("it does not respond"));
         self.helper = None;
         self.step = Step::None(Instant::now());
     }
@@ -216,6 +261,7 @@ impl Meeting {
         let blocks = match reply {
             Ok(blocks) => blocks,
             Err(error) => {
+                self.claiming.interrupt(&error);
                 // Without the lock nothing may be written: a new helper tries again.
                 if let Step::Header | Step::Lock = step {
                     self.lose_helper();
@@ -228,7 +274,13 @@ impl Meeting {
             Step::Read(since) => self.take_blocks(&blocks, since),
             Step::Write(since) => {
                 self.trip = since.elapsed();
+                self.written.get_or_insert(since);
                 self.note_error(None);
+                self.claim();
+            }
+            Step::Claim(step) => {
+                let next = self.with_rules(|claiming, rules| claiming.replied(step, &blocks, rules));
+                self.ask_for_claim(next);
             }
             Step::Lock | Step::Idle | Step::None(_) => {}
         }
@@ -240,7 +292,7 @@ impl Meeting {
             self.note_error(self.header_error());
             return self.lose_helper();
         };
-        let first = block::usage_of(self.settings.host.min(hosts)) as u32;
+        let first = block::usage_of(self.stated.settings.host.min(hosts)) as u32;
         self.ask(&Request::Lock { first, count: 1 }, Step::Lock);
     }
 
@@ -250,9 +302,47 @@ impl Meeting {
         if let Some(error) = self.header_error() {
             return self.note_error(Some(error));
         }
-        let first = block::usage_of(self.settings.host) as u32;
+        let first = block::usage_of(self.stated.settings.host) as u32;
         let bytes = block::encode(self.exchange.usage()).to_vec();
         self.ask(&Request::Write { first, bytes }, Step::Write(since));
+    }
+
+    /// Whether our block stands at the place since two periods, so that another daemon with our number would have been seen.
+    fn may_claim(&self) -> bool {
+        self.step == Step::Idle && self.written.is_some_and(|since| since.elapsed() > 2 * self.period())
+    }
+
+    /// Goes on with the claim, if nothing else is under way.
+    fn claim(&mut self) {
+        if self.may_claim() {
+            let next = self.with_rules(Claiming::next);
+            self.ask_for_claim(next);
+        }
+    }
+
+    fn ask_for_claim(&mut self, next: Option<(Request, ClaimStep)>) {
+        if let Some((request, step)) = next {
+            self.ask(&request, Step::Claim(step));
+        }
+    }
+
+    fn with_rules<T>(&mut self, go_on: impl FnOnce(&mut Claiming, &Rules<'_>) -> Option<T>) -> Option<T> {
+        let (now, period) = (self.clock.now(), self.period());
+        let header = self.exchange.header()?;
+        // What hosts read and write here is no longer there for their VMs.
+        let own = u64::from(header.hosts) * 2 * u64::from(Cost::ONE.raw()) * 1000 / (period.as_millis() as u64).max(1);
+        let obstacle = self.exchange.state(now, period).troubles.iter().find_map(|trouble| match trouble {
+            Trouble::SameNumber => Some("another daemon has the number of this host".to_owned()),
+            Trouble::Capacity(..) => Some(format!(
+                "the capacity of this host file is not that of the pool, {}: make them equal, in the host file or with `sluice pool create \
+                 {} --hosts {} --capacity RATE --keep`",
+                super::manage::capacity(header),
+                self.path.display(),
+                header.hosts
+            )),
+            _ => None,
+        });
+        go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle })
     }
 
     fn header_error(&self) -> Option<String> {

@@ -2,12 +2,14 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+mod claiming;
 mod exchange;
 pub mod helper;
 pub mod manage;
 pub mod place;
 
-pub(crate) use exchange::PoolExchange;
+pub(crate) use claiming::Promised;
+pub(crate) use exchange::{PoolExchange, Stated};
 
 /// A random number. It is no secret: two of them must differ.
 fn random() -> u64 {

@@ -49,7 +49,7 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     }
     end_removed(server, &host);
     for (name, stated) in &host.devices {
-        server.devices.get_mut(name).into_iter().for_each(|running| running.meet(stated));
+        server.devices.get_mut(name).into_iter().for_each(|running| running.meet(&host, stated, true));
     }
     let changed_nics = nics::changed(&server.host, &host, vms);
     // What is out of service may have a socket, and is not among the served volumes that change.

@@ -24,7 +24,7 @@ use sluice_io::store::delay::ModelMaker;
 use sluice_io::vhost_user::counts::Counts;
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::control::roles::Roles;
 use crate::metrics::Load;
@@ -119,6 +119,14 @@ impl Blocks {
             "Blocks of {guest} on a disk with blocks of {disk}: a write of less than a block costs a read and a write there"
         )
     }
+}
+
+/// A claim that was sent to the place where hosts meet.
+pub struct ClaimOf {
+    pub device: String,
+    pub meeting: PathBuf,
+    /// Whether it is confirmed; the error is in words.
+    pub answer: oneshot::Receiver<Result<(), String>>,
 }
 
 /// A removed volume. Its bytes stay locked until its last request completes, and its reads may still write to guest
@@ -323,6 +331,22 @@ impl Server {
     pub fn refuse_clients(&self, prepared: &mut Prepared) -> Result<(), ServerError> {
         prepared.refused = ClientsRefused::of(self, &prepared.closed)?;
         Ok(())
+    }
+
+    /// Claims what a prepared file promises more than the one in force, of each device that is a part of a pool.
+    pub fn claim(&self, prepared: &Prepared) -> Vec<ClaimOf> {
+        let staged = prepared.staged.as_ref().map(|staged| &staged.devices);
+        let host = &prepared.change.host;
+        let claims = host.devices.values().filter_map(|device| {
+            let promised = translate::pool(host, device)?.promised?;
+            let before = self.host.devices.get(&device.name).and_then(|device| translate::pool(&self.host, device));
+            let is_more =
+                before.and_then(|before| before.promised).is_none_or(|before| promised.reserved > before.reserved);
+            let running = self.devices.get(&device.name).or_else(|| staged?.get(&device.name))?;
+            let pool = running.pool.as_ref().filter(|_| is_more && promised.reserved > 0)?;
+            Some(ClaimOf { device: device.name.clone(), meeting: pool.meeting.clone(), answer: pool.claim(promised) })
+        });
+        claims.collect()
     }
 
     /// Puts a prepared file into force, all or nothing. Nothing may have changed since it was prepared.

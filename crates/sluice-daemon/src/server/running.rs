@@ -13,6 +13,7 @@ use sluice_io::uplink::{self, Uplink};
 
 use super::translate;
 use crate::pool::PoolExchange;
+use sluice_config::Host;
 
 /// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
 /// device applies its part later all the same.
@@ -101,18 +102,19 @@ impl Running {
         self.disks.get_or_insert_default().add(disks);
     }
 
-    /// Meets other hosts as the host file states now.
-    pub(super) fn meet(&mut self, stated: &sluice_config::Device) {
+    /// Meets other hosts as a host file states, which may not be in force yet.
+    pub(super) fn meet(&mut self, host: &Host, stated: &sluice_config::Device, is_in_force: bool) {
         let stays = |pool: &PoolExchange| {
             stated.pool.as_ref().is_some_and(|now| now.meeting == pool.meeting && now.host == pool.host())
         };
         self.pool.take_if(|pool| !stays(pool));
-        let (Some(settings), Some(stated_pool)) = (translate::pool(stated), &stated.pool) else { return };
-        if let Some(pool) = &mut self.pool {
-            return pool.set(settings);
+        let (Some(mut what), Some(stated_pool)) = (translate::pool(host, stated), &stated.pool) else { return };
+        what.promised = what.promised.filter(|_| is_in_force);
+        if let Some(pool) = &self.pool {
+            return pool.set(what);
         }
         let Some(handle) = self.disk().map(Device::pool) else { return };
-        match PoolExchange::start(handle, &stated.name, stated_pool.meeting.clone(), settings) {
+        match PoolExchange::start(handle, &stated.name, stated_pool.meeting.clone(), what) {
             Ok(pool) => self.pool = Some(pool),
             Err(error) => tracing::error!(device = stated.name, %error, "Cannot start the exchange with other hosts"),
         }

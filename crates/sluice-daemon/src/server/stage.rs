@@ -162,7 +162,9 @@ fn start_device(
     let spec = DeviceSpec { model, ..translate::device(&host.devices[name], rotational, log) };
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
-    Ok(Running::new(Plane::Disk(device), disks))
+    let mut running = Running::new(Plane::Disk(device), disks);
+    running.meet(host, &host.devices[name], false);
+    Ok(running)
 }
 
 /// Has disks join devices that run: those that a reload names, and those that were lacking.

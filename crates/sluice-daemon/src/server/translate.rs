@@ -10,8 +10,12 @@ use sluice_io::nbd::export::Export;
 use sluice_io::source::Facts;
 use sluice_io::store::delay::{DelaySpec, ServiceTime};
 use sluice_io::volume::VolumeInfo;
+use sluice_pool::dues::{Prices, raw};
 use sluice_pool::exchange::Settings;
 use sluice_sched::GateSettings;
+use sluice_sched::policy::Reservation;
+
+use crate::pool::{Promised, Stated};
 
 /// Maximum length of a read or write, in bytes; the gate splits it.
 const PAYLOAD_MAX: u32 = 32 << 20;
@@ -46,11 +50,21 @@ fn delay(delay: &Delay) -> DelaySpec {
     DelaySpec { time, parallel: delay.parallel, bandwidth: delay.bandwidth, seed: delay.seed }
 }
 
-/// What a host states of a pool that the device is a part of.
-pub(super) fn pool(device: &sluice_config::Device) -> Option<Settings> {
-    let host = device.pool.as_ref()?.host;
-    let request_bytes = device.reference.0;
-    Some(Settings { host, capacity: device.supply().capacity, request_bytes, latency: device.latency? })
+/// What a host file states of the pool that a device is a part of.
+pub(super) fn pool(host: &sluice_config::Host, device: &sluice_config::Device) -> Option<Stated> {
+    let number = device.pool.as_ref()?.host;
+    let (supply, request_bytes) = (device.supply(), device.reference.0);
+    let settings = Settings { host: number, capacity: supply.capacity, request_bytes, latency: device.latency? };
+    let prices = Prices::new(supply.capacity);
+    let mut promised = Promised::default();
+    let uses = |vm: &sluice_config::Vm| vm.volumes.values().any(|volume| volume.device == device.name);
+    for vm in host.vms.values().filter(|vm| vm.policy.is_reserved() && uses(vm)) {
+        promised.reserved = promised.reserved.saturating_add(prices.bounds(&vm.policy).reservation);
+        promised.vms += 1;
+    }
+    let like = Reservation { iops: supply.capacity.iops, bytes: None };
+    let most = supply.free_each([], 1, &like).iops.map_or(0, raw);
+    Some(Stated { settings, most, promised: Some(promised) })
 }
 
 pub(super) fn window(device: &sluice_config::Device) -> Window {

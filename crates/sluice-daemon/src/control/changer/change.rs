@@ -21,9 +21,9 @@ use sluice_api::event::EventKind;
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use tokio::sync::{MutexGuard, oneshot, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::helpers::Purpose;
+use super::helpers::{PATH_TIMEOUT, Purpose};
 use super::record::record;
 use super::refused::Refused;
 use super::reload::{self, Read};
@@ -36,7 +36,7 @@ use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::Failure;
 use crate::request_sizes;
-use crate::server::{Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
+use crate::server::{ClaimOf, Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
 use crate::state::keeper::Keeper;
 use crate::state::overrides::{report_gone, with_file};
 use crate::state::time::Time;
@@ -127,6 +127,7 @@ async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> 
         return Ok(None);
     }
     shared.in_force.borrow().server.refuse_clients(&mut ready.prepared)?;
+    claim(shared, kind, &ready).await?;
     // From here on nothing but the end of the daemon cancels it.
     save(shared, kind, &mut ready).await?;
     let Ready { prepared, proposal, draft, mut keeper } = ready;
@@ -391,6 +392,38 @@ fn refuse_nothing(kind: &Kind, in_force: &InForce, host: &Host, force: &Force) -
         "The host file has no volume, and {count} were served until now ({first}{}); correct the file, or repeat with --force '*'",
         if count > 3 { ", ..." } else { "" }
     )))
+}
+
+/// Has what the change promises more confirmed by the other hosts of its pools. What is served without being asked for is claimed when it is
+/// in force: VMs do not wait for the other hosts.
+async fn claim(shared: &Shared, kind: &Kind, ready: &Ready<'_>) -> Result<(), Refused> {
+    let is_judged = match kind {
+        Kind::Start(start) => start.strict,
+        Kind::Request(..) | Kind::Reload(_) => true,
+        Kind::Retry(_) | Kind::Expiry(_) => false,
+    };
+    if !is_judged {
+        return Ok(());
+    }
+    let claims = shared.in_force.borrow().server.claim(&ready.prepared);
+    for ClaimOf { device, meeting, answer } in claims {
+        let answer = tokio::select! {
+            biased;
+            () = shared.exit() => return Err(Refused::Exit),
+            answer = timeout(PATH_TIMEOUT, answer) => answer,
+        };
+        let why = match answer {
+            Ok(Ok(Ok(()))) => continue,
+            Ok(Ok(Err(why))) => why,
+            Ok(Err(_)) => "its exchange with other hosts has ended".to_owned(),
+            Err(_) => format!("it has not responded for {} s", PATH_TIMEOUT.as_secs()),
+        };
+        let meeting = meeting.display();
+        return Err(Refused::Other(format!(
+            "Device {device}: nothing more can be reserved of the pool that hosts share at {meeting}: {why}"
+        )));
+    }
+    Ok(())
 }
 
 /// Writes what must be on disk before the change is in force, if anything must.
