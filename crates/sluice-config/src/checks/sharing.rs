@@ -22,6 +22,7 @@ pub(super) fn check(draft: &Draft, report: &Report) {
     check_disks(draft, report);
     check_endpoints(draft, report);
     check_names(draft, report);
+    check_meetings(draft, report);
     check_ranges(draft, report);
     check_interfaces(draft, report);
     check_macs(draft, report);
@@ -114,6 +115,29 @@ fn check_disks(draft: &Draft, report: &Report) {
         patterns.extend(new.iter().filter(|path| path.is_pattern()).map(|path| (*path, name)));
     }
     check_files(draft, report);
+}
+
+/// Reports places where hosts meet that are something else too: hosts write over what is there.
+fn check_meetings(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<&Path, &str> = BTreeMap::new();
+    for draft_device in draft.devices.values() {
+        let (device, at) = (&draft_device.device, draft_device.path_at);
+        let Some(pool) = &device.pool else { continue };
+        let (name, meeting) = (device.name.as_str(), pool.meeting.as_path());
+        let volume = volumes(draft).find(|volume| volume.volume.source.as_deref() == Some(meeting));
+        if let Some(volume) = volume {
+            let message = format!("Device {name}: pool.meeting: {} is volume {}", meeting.display(), volume.title);
+            report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
+        }
+        if let Some(first) = seen.insert(meeting, name) {
+            let message = format!("Device {name}: pool.meeting: device {first} meets at {} already", meeting.display());
+            report.error(at, message, "a place is that of one pool, and a pool one device of each host".to_owned());
+        }
+        if device.paths.iter().any(|path| path.path() == meeting) {
+            let message = format!("Device {name}: pool.meeting: {} is its path", meeting.display());
+            report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
+        }
+    }
 }
 
 /// Reports a path of a list that is the image of a volume. Below `/dev` it may be a disk, and then both may name it.

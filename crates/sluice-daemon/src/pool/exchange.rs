@@ -333,13 +333,7 @@ impl Meeting {
         let own = u64::from(header.hosts) * 2 * u64::from(Cost::ONE.raw()) * 1000 / (period.as_millis() as u64).max(1);
         let obstacle = self.exchange.state(now, period).troubles.iter().find_map(|trouble| match trouble {
             Trouble::SameNumber => Some("another daemon has the number of this host".to_owned()),
-            Trouble::Capacity(..) => Some(format!(
-                "the capacity of this host file is not that of the pool, {}: make them equal, in the host file or with `sluice pool create \
-                 {} --hosts {} --capacity RATE --keep`",
-                super::manage::capacity(header),
-                self.path.display(),
-                header.hosts
-            )),
+            Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.path)),
             _ => None,
         });
         go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle })

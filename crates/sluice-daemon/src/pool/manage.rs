@@ -144,6 +144,26 @@ fn make(path: &Path) -> Result<Place, PoolError> {
     Ok(place)
 }
 
+/// Reads the header of a pool.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn header(path: &Path) -> Result<Header, PoolError> {
+    read(path).map(|(_, header, _)| header)
+}
+
+/// What to do if a host file states another capacity than the pool has.
+#[must_use]
+pub fn other_capacity(header: &Header, path: &Path) -> String {
+    format!(
+        "the pool has capacity = \"{}\", and the host file another one: write that, or change the pool with `sluice pool create {} --hosts {} \
+         --capacity RATE --keep`",
+        capacity(header),
+        path.display(),
+        header.hosts
+    )
+}
+
 /// Reads the place, and again after all hosts that run have written.
 ///
 /// # Errors

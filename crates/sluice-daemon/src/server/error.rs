@@ -43,6 +43,12 @@ pub enum ServerError {
     /// The log of a device cannot be opened.
     #[error("Device {device}: cannot write its log {path}: {error}; choose another path", path = .path.display())]
     Log { device: String, path: PathBuf, error: io::Error },
+    /// The place where hosts meet cannot be used.
+    #[error(
+        "Device {device}: cannot meet the other hosts of its pool at {path}: {error}; its VMs are served with the part of one host, and \
+         nothing more can be reserved", path = .path.display()
+    )]
+    Meeting { device: String, path: PathBuf, error: io::Error },
     /// A device thread cannot be started.
     #[error("Cannot start device {device}")]
     Device {
@@ -251,6 +257,7 @@ impl Fault for ServerError {
         match self {
             ServerError::Volume { source, .. } | ServerError::Disk { source, .. } => source.is_no_response(),
             ServerError::Listen(source) => source.is_no_response(),
+            ServerError::Meeting { error, .. } => error.kind() == io::ErrorKind::TimedOut,
             _ => false,
         }
     }

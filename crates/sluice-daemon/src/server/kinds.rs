@@ -231,6 +231,7 @@ macro_rules! kinds {
 kinds! {
     Disk(String) = disk::Disk of "device",
     Log(String) = log::Log of "device",
+    Meeting(String) = meeting::Meeting of "device",
     Resizing(ObjectId) = resizing::Resizing of "volume",
     Volume(ObjectId) = volume::Opening of "volume",
     Socket(String) = socket::Socket of "socket",

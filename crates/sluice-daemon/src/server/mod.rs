@@ -48,6 +48,7 @@ mod links;
 mod listening;
 mod log;
 mod loss;
+mod meeting;
 mod nics;
 mod objects;
 mod opening;
