@@ -45,6 +45,7 @@ mod observe;
 mod out_of_service;
 mod ownership;
 mod pages;
+mod pool;
 mod promises;
 mod qemu;
 mod queues;

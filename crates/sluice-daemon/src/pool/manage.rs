@@ -51,6 +51,7 @@ fn remedy(error: &io::Error) -> String {
         io::ErrorKind::InvalidInput => {
             "its file system has no direct I/O, which hosts need to see what others write; use a file on other storage or a block device".to_owned()
         }
+        io::ErrorKind::NotFound => format!("{error}; prepare the place with `sluice pool create`"),
         io::ErrorKind::UnexpectedEof => format!("it is shorter than {} KiB", BLOCKS * SIZE / 1024),
         _ => error.to_string(),
     }

@@ -35,6 +35,7 @@ pub(crate) mod journal;
 pub(crate) mod libvirt;
 pub(crate) mod raw;
 pub(crate) mod reads;
+pub(crate) mod shared;
 pub(crate) mod slots;
 pub(crate) mod slow;
 pub(crate) mod stations;
