@@ -385,6 +385,7 @@ impl Simulation {
 
     fn pump(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.pump(self.now));
+        self.nodes.iter_mut().for_each(|node| node.settle(self.now));
         self.fetch_started();
         self.hand_over();
     }

@@ -251,6 +251,10 @@ impl Node {
             self.stirred = false;
             self.unsettled = true;
         }
+    }
+
+    /// Ends the instant for the device. Other nodes may share it, so all have pumped before.
+    pub(super) fn settle(&mut self, now: Instant) {
         if std::mem::take(&mut self.unsettled) {
             self.port.model.settle(now);
         }
