@@ -28,6 +28,10 @@ pub enum Change {
     Fail(usize),
     /// A failed node returns, with an empty queue.
     Return(usize),
+    /// A host cannot read or write where the hosts of its pool meet.
+    Away(usize),
+    /// It can again.
+    Back(usize),
 }
 
 impl Simulation {
@@ -72,8 +76,11 @@ impl Simulation {
             Change::Fail(node) => self.fail(node),
             Change::Return(node) => {
                 self.nodes[node].alive = true;
+                self.rejoin_pool(node);
                 (0..self.vms.len()).for_each(|vm| self.offer_backpressured(vm));
             }
+            Change::Away(node) => self.set_away(node, true),
+            Change::Back(node) => self.set_away(node, false),
         }
     }
 
