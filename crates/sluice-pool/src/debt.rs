@@ -1,8 +1,11 @@
 //! What is in flight is the window on average, although requests are whole.
 //!
 //! Rounded down, a window of 6.4 requests would be 6, and 16 hosts with equal windows of 1.99 would all send one and then all two. So
-//! while requests wait, what is in flight above the window is added up over time as a debt, and the next request is sent when less in
-//! flight has paid it. Example: of a window of 6.4 requests, 7 are in flight for 40 % of the time and 6 for the rest.
+//! what is in flight above the window is added up over time as a debt, and the next request is sent when less in flight has paid it. Example:
+//! of a window of 6.4 requests, 7 are in flight for 40 % of the time and 6 for the rest.
+//!
+//! A debt grows also while no request waits. Otherwise a VM that keeps one request outstanding would never owe anything, and 64 hosts with
+//! such VMs would have 64 in flight, however small their windows become.
 
 use std::time::Duration;
 
@@ -24,8 +27,6 @@ pub struct Rate {
     pub in_flight: u64,
     /// Raw cost.
     pub window: u64,
-    /// Whether requests wait. Without any the debt is paid and does not grow: nobody is held back for what nobody wanted.
-    pub is_wanted: bool,
     /// What is owed at most, in raw cost times nanoseconds: a stall of the device is not paid for.
     pub most: u128,
 }
@@ -39,13 +40,11 @@ impl Debt {
     /// What is owed at `now`.
     fn owed(&self, now: Instant) -> u128 {
         let nanos = u128::from(now.nanos_since(self.at));
-        let Rate { in_flight, window, is_wanted, most } = self.rate;
+        let Rate { in_flight, window, most } = self.rate;
         if in_flight <= window {
             self.owed.saturating_sub(u128::from(window - in_flight) * nanos)
-        } else if is_wanted {
-            self.owed.saturating_add(u128::from(in_flight - window) * nanos).min(most)
         } else {
-            self.owed
+            self.owed.saturating_add(u128::from(in_flight - window) * nanos).min(most)
         }
     }
 
@@ -71,38 +70,39 @@ mod tests {
     const MS: u64 = 1_000_000;
     const MOST: u128 = 1_000_000_000;
 
-    fn rate(in_flight: u64, window: u64, is_wanted: bool) -> Rate {
-        Rate { in_flight, window, is_wanted, most: MOST }
+    fn rate(in_flight: u64, window: u64) -> Rate {
+        Rate { in_flight, window, most: MOST }
     }
 
     #[test]
     fn what_is_above_the_window_is_paid_before_the_next_request() {
         let mut debt = Debt::default();
         let at = Instant::from_millis;
-        debt.set(at(0), rate(7, 6, true));
+        debt.set(at(0), rate(7, 6));
         assert!(!debt.has_room(at(10)) && debt.room_at().is_none());
-        debt.set(at(10), rate(4, 6, true));
+        debt.set(at(10), rate(4, 6));
         assert_eq!(debt.room_at(), Some(at(15)));
         assert!(!debt.has_room(Instant::from_nanos(15 * MS - 1)) && debt.has_room(at(15)));
         // With a larger window it is paid earlier.
-        debt.set(at(12), rate(4, 10, true));
+        debt.set(at(12), rate(4, 10));
         assert_eq!(debt.room_at(), Some(at(13)));
     }
 
     #[test]
     fn a_stall_is_paid_for_in_part() {
         let mut debt = Debt::default();
-        debt.set(Instant::ZERO, rate(7, 6, true));
+        debt.set(Instant::ZERO, rate(7, 6));
         let end = Instant::from_millis(3_600_000);
-        debt.set(end, rate(0, 1000, true));
+        debt.set(end, rate(0, 1000));
         assert_eq!(debt.room_at(), Some(end + Duration::from_millis(1)));
     }
 
     #[test]
-    fn nothing_is_owed_for_what_nobody_waited_for() {
+    fn one_request_at_a_time_is_paid_for() {
         let mut debt = Debt::default();
-        debt.set(Instant::ZERO, rate(7, 6, false));
-        debt.set(Instant::from_millis(100), rate(5, 6, true));
-        assert!(debt.has_room(Instant::from_millis(100)));
+        let at = Instant::from_millis;
+        debt.set(at(0), Rate { in_flight: 65_536, window: 16_384, most: MOST * 65_536 });
+        debt.set(at(8), Rate { in_flight: 0, window: 16_384, most: MOST * 65_536 });
+        assert_eq!(debt.room_at(), Some(at(32)), "a quarter of a request is in flight on average");
     }
 }

@@ -15,7 +15,7 @@ use sluice_sched::{Cost, Instant, Iops};
 
 use crate::block::{self, Header, Host, Unreadable, Usage};
 use crate::dues::{Curve, Division, Prices, divide};
-use crate::law::{Aim, Completed, PERIOD};
+use crate::law::{ABOVE, Aim, Completed, PERIOD};
 use crate::too_low::{Finder, Period};
 use crate::window::{Order, Report};
 
@@ -81,6 +81,8 @@ struct View {
     usage: Option<Usage>,
     /// When that was new.
     at: Instant,
+    /// Time between its last two news: a host whose reads are slow has longer periods.
+    gap: Duration,
     unreadable: Option<Unreadable>,
 }
 
@@ -173,7 +175,7 @@ impl Exchange {
             latency: 0,
             dues: Curve::NONE,
         };
-        let unknown = View { usage: None, at: now, unreadable: None };
+        let unknown = View { usage: None, at: now, gap: Duration::ZERO, unreadable: None };
         Exchange {
             settings,
             header: known,
@@ -291,9 +293,11 @@ impl Exchange {
         let view = &mut self.views[usize::from(host) - 1];
         view.unreadable = read.as_ref().err().copied().filter(|reason| *reason != Unreadable::Empty);
         let Ok(mut usage) = read else { return };
-        let number = |usage: &Usage| (usage.epoch, usage.sequence);
-        if view.usage.as_ref().map(number) != Some(number(&usage)) {
-            view.at = now;
+        match &view.usage {
+            // The same, or a write that was overtaken by a later one.
+            Some(known) if known.epoch == usage.epoch && known.sequence >= usage.sequence => return,
+            Some(_) => (view.gap, view.at) = (now.since(view.at), now),
+            None => view.at = now,
         }
         usage.window = usage.window.min(self.aim.window_max());
         usage.cost = usage.cost.min(2 * self.prices.capacity());
@@ -312,8 +316,9 @@ impl Exchange {
     }
 
     fn is_fresh(&self, now: Instant, period: Duration, view: &View) -> bool {
-        let since = self.read.unwrap_or(now).nanos_since(view.at);
-        view.usage.is_some() && since <= (FRESH * period).as_nanos() as u64
+        let since = self.read.unwrap_or(now).since(view.at);
+        let usual = period.max(view.gap.min(FRESH * period));
+        view.usage.is_some() && since <= FRESH * usual
     }
 
     /// Hosts with fresh blocks, without this one.
@@ -346,12 +351,18 @@ impl Exchange {
         let least = if self.too_low.own_time().is_some() { self.aim.outstanding() / 2 } else { 1 };
         self.own.window = next.clamp(least.min(self.aim.window_max()), self.aim.window_max());
         (self.rate, self.latency) = (rate, completed.latency());
-        self.note_less(now, held_back);
+        self.note_less(now, held_back, rate.saturating_add(self.silent_rate(now, period)));
     }
 
-    fn note_less(&mut self, now: Instant, held_back: bool) {
+    /// What hosts completed that have said nothing new for some periods, when they last did: one that cannot write goes on all the same.
+    fn silent_rate(&self, now: Instant, period: Duration) -> u64 {
+        let silent = self.views.iter().filter(|view| !self.is_fresh(now, period, view));
+        silent.filter_map(|view| Some(view.usage.as_ref()?.cost)).fold(0, u64::saturating_add)
+    }
+
+    fn note_less(&mut self, now: Instant, held_back: bool, rate: u64) {
         let stated = self.aim.in_time(1_000_000_000);
-        let is_less = u128::from(self.rate) * u128::from(LESS.1) < u128::from(stated) * u128::from(LESS.0);
+        let is_less = u128::from(rate) * u128::from(LESS.1) < u128::from(stated) * u128::from(LESS.0);
         let is_full = self.latency.is_some_and(|latency| u128::from(latency) >= self.settings.latency.as_nanos());
         if !(held_back && is_less && is_full) {
             self.less_since = None;
@@ -368,12 +379,16 @@ impl Exchange {
 
     /// What the device of this host is to do until the next order.
     pub fn order(&mut self, now: Instant, period: Duration) -> Order {
-        let stated = self.settings.latency.as_nanos() * FLOOR.0 / FLOOR.1;
+        let whole_latency = self.settings.latency.as_nanos().max(1);
+        let stated = whole_latency * FLOOR.0 / FLOOR.1;
         let floor = |scale: u128| u64::try_from(stated * scale.max(SCALE) / SCALE).unwrap_or(u64::MAX);
         if self.is_cut_off(now, period) {
             let window = self.aim.outstanding() / u64::from(self.hosts());
             self.division.parts.clear();
-            return Order { window, floor_nanos: floor(SCALE), prices: self.prices };
+            // By Little's law a VM needs that much more in flight as requests take longer than they should.
+            let scale =
+                u128::from(self.own.latency) * SCALE * u128::from(ABOVE) / u128::from(ABOVE + 1) / whole_latency;
+            return Order { window, floor_nanos: floor(scale.min(2 * SCALE)), prices: self.prices };
         }
         let others: Vec<Usage> = self.fresh(now, period).map(|(_, usage)| usage.clone()).collect();
         let whole = |own: Curve| [own].into_iter().chain(others.iter().map(|usage| usage.dues)).collect::<Vec<_>>();

@@ -9,7 +9,7 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 
 /// A window settles where requests take longer than stated by this part (1 / 16): so a device that could do more gets more, and one with
 /// a queue of its own keeps a short one.
-const ABOVE: u64 = 16;
+pub(crate) const ABOVE: u64 = 16;
 
 /// A capacity, and the time from which on the device counts as full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

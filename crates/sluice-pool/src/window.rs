@@ -208,12 +208,9 @@ impl Window {
     }
 
     /// Notes whether requests wait for room.
-    pub fn want(&mut self, now: Instant, is_wanted: bool) {
+    pub fn want(&mut self, _now: Instant, is_wanted: bool) {
         self.now.held_back |= is_wanted;
-        if self.is_wanted != is_wanted {
-            self.is_wanted = is_wanted;
-            self.rate(now);
-        }
+        self.is_wanted = is_wanted;
     }
 
     /// Notes that a request is sent.
@@ -267,7 +264,7 @@ impl Window {
     fn rate(&mut self, now: Instant) {
         let largest = u128::from(self.now.largest.max(self.before.largest));
         let most = OWED_MAX * largest * self.aim.latency().as_nanos();
-        self.debt.set(now, Rate { in_flight: self.in_flight, window: self.window, is_wanted: self.is_wanted, most });
+        self.debt.set(now, Rate { in_flight: self.in_flight, window: self.window, most });
     }
 }
 

@@ -25,6 +25,7 @@ mod fetch;
 mod gates;
 mod ledger;
 mod node;
+mod pool;
 mod results;
 mod timeline;
 mod vm;
@@ -32,10 +33,12 @@ mod vm;
 use cpus::Cpus;
 use ledger::Ledger;
 use node::Node;
+use pool::{Pool, Step};
 use vm::{Open, Opens, Route, Runner, Seat, State, Vm};
 
 pub use cpus::Task;
 pub use node::Front;
+pub use pool::Meeting;
 pub use timeline::Change;
 pub use vm::{Placement, Thread};
 
@@ -50,6 +53,8 @@ enum Event {
     Ask(u32, u32),
     /// A planned change.
     Change(u32),
+    /// The exchange of a pool goes on.
+    Pool(u32, Step),
 }
 
 /// A completed request, for a log.
@@ -82,6 +87,7 @@ pub type Observer = Box<dyn FnMut(&Completed)>;
 pub struct Simulation {
     nodes: Vec<Node>,
     vms: Vec<Vm>,
+    pools: Vec<Pool>,
     /// `None`: requests take no CPU time.
     cpus: Option<Cpus>,
     open: Opens,
@@ -115,6 +121,7 @@ impl Simulation {
         Simulation {
             nodes: vec![Node::new(front.into(), model)],
             vms: Vec::new(),
+            pools: Vec::new(),
             cpus: None,
             open: Opens::default(),
             events: BinaryHeap::new(),
@@ -374,6 +381,7 @@ impl Simulation {
             match event {
                 Event::Ask(vm, thread) => self.arrive(vm as usize, thread as usize),
                 Event::Change(index) => self.change(index as usize),
+                Event::Pool(pool, step) => self.step_pool(pool, step),
             }
         }
         while let Some((vm, thread)) = self.due.pop_front() {
@@ -385,6 +393,7 @@ impl Simulation {
 
     fn pump(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.pump(self.now));
+        self.nodes.iter_mut().for_each(|node| node.settle(self.now));
         self.fetch_started();
         self.hand_over();
     }

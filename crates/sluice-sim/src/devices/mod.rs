@@ -18,6 +18,7 @@ pub mod pauses;
 pub mod presets;
 pub mod read_ahead;
 pub mod servers;
+pub mod shared;
 pub mod speed;
 pub mod ssd;
 pub mod write_cache;
@@ -93,10 +94,25 @@ pub trait Model {
         Ok(())
     }
 
-    /// The wrapper that changes its speed, if it has one.
-    fn variable_speed(&mut self) -> Option<&mut speed::VariableSpeed> {
+    /// What a timeline changes of it, if it can be changed.
+    fn changeable(&mut self) -> Option<&mut dyn Changeable> {
         None
     }
+}
+
+/// What a timeline changes of a device.
+pub trait Changeable {
+    /// Sets its speed from `now` on.
+    fn set_speed(&mut self, now: Instant, speed: speed::Speed);
+
+    /// Loses all jobs; returns their slots.
+    fn lose(&mut self) -> Vec<Slot>;
+
+    /// From now on jobs take this many times as long on the way between host and device; at least 1.
+    ///
+    /// # Panics
+    /// If the device is not shared by hosts: then it has no such way.
+    fn set_path(&mut self, times: f64);
 }
 
 /// Seconds as nanoseconds, rounded up, so that nothing completes early.

@@ -7,7 +7,7 @@ use sluice_sched::Instant;
 use sluice_sched::gate::Slot;
 use sluice_sched::slab::Slab;
 
-use super::{Job, Model};
+use super::{Changeable, Job, Model};
 
 /// Speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,11 +48,6 @@ impl VariableSpeed {
             Speed::Slower(times) => Speed::Slower(times.max(1.0)),
             Speed::Stalled => Speed::Stalled,
         };
-    }
-
-    /// Loses all jobs; returns their slots.
-    pub fn lose(&mut self) -> Vec<Slot> {
-        self.jobs.entries_mut().iter_mut().filter_map(Option::take).collect()
     }
 
     /// The inner clock at `now`. Example: from 1 s on four times as slow, at 3 s it shows 1.5 s.
@@ -146,7 +141,21 @@ impl Model for VariableSpeed {
         self.inner.check_invariants()
     }
 
-    fn variable_speed(&mut self) -> Option<&mut VariableSpeed> {
+    fn changeable(&mut self) -> Option<&mut dyn Changeable> {
         Some(self)
+    }
+}
+
+impl Changeable for VariableSpeed {
+    fn set_speed(&mut self, now: Instant, speed: Speed) {
+        self.set(now, speed);
+    }
+
+    fn lose(&mut self) -> Vec<Slot> {
+        self.jobs.entries_mut().iter_mut().filter_map(Option::take).collect()
+    }
+
+    fn set_path(&mut self, _times: f64) {
+        panic!("a device of one host has no path to it");
     }
 }

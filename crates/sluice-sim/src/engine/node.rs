@@ -1,7 +1,7 @@
 //! A node: a device with a gate, or with a host's gate and guest gates above it.
 
 use crate::stack::{Ended, Stack};
-use sluice_pool::{Aim, Window};
+use sluice_pool::{Aim, Order, Report, Window};
 use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
 use sluice_sched::{Arrival, ChangeError, Cost, Gate, Instant, Kind, OwnerId, Policy, VolumeId};
@@ -25,6 +25,15 @@ impl From<Gate> for Front {
 impl From<Stack> for Front {
     fn from(stack: Stack) -> Self {
         Front::Stack(Box::new(stack))
+    }
+}
+
+impl Front {
+    fn host_mut(&mut self) -> &mut Gate {
+        match self {
+            Front::Gate(gate) => gate,
+            Front::Stack(stack) => stack.host_mut(),
+        }
     }
 }
 
@@ -109,6 +118,20 @@ impl Node {
     /// What is in flight follows the time of requests. Nothing is in flight yet.
     pub(super) fn set_aim(&mut self, now: Instant, aim: Aim) {
         self.port.window = Some((Window::new(now, aim), Vec::new()));
+    }
+
+    /// Ends a period of a host in a pool. The first time it only begins one.
+    pub(super) fn close_period(&mut self, now: Instant) -> Option<Report> {
+        let (window, _) = self.port.window.as_mut()?;
+        window.close(now, self.front.host_mut())
+    }
+
+    /// Does what the host's view of its pool says, from now on.
+    pub(super) fn obey(&mut self, now: Instant, order: Order) {
+        if let Some((window, _)) = &mut self.port.window {
+            window.obey(now, Some(order), self.front.host_mut());
+            self.stirred = true;
+        }
     }
 
     /// State of its window, if it has one.
@@ -233,11 +256,7 @@ impl Node {
     pub(super) fn pump(&mut self, now: Instant) {
         if self.stirred || self.next_pump().is_some_and(|at| at <= now) {
             if let Some((window, _)) = &mut self.port.window {
-                let gate = match &mut self.front {
-                    Front::Gate(gate) => gate,
-                    Front::Stack(stack) => stack.host_mut(),
-                };
-                window.advance(now, gate);
+                window.advance(now, self.front.host_mut());
             }
             self.wake = match &mut self.front {
                 Front::Gate(gate) => gate.pump(now, &mut self.port),
@@ -251,6 +270,10 @@ impl Node {
             self.stirred = false;
             self.unsettled = true;
         }
+    }
+
+    /// Ends the instant for the device. Other nodes may share it, so all have pumped before.
+    pub(super) fn settle(&mut self, now: Instant) {
         if std::mem::take(&mut self.unsettled) {
             self.port.model.settle(now);
         }

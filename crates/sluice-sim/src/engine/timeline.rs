@@ -5,6 +5,7 @@ use sluice_sched::{Instant, Policy};
 
 use super::vm::{Seat, State};
 use super::{Event, Simulation};
+use crate::devices::Changeable;
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::devices::speed::{Speed, VariableSpeed};
 use crate::random::stream;
@@ -21,10 +22,16 @@ pub enum Change {
     Policy(usize, Policy),
     /// The device of a node changes its speed, stalls or recovers.
     Speed(usize, Speed),
+    /// The path between a node and the device that it shares changes: requests take this many times as long.
+    Path(usize, f64),
     /// A node fails: its requests go to other nodes, or wait until one is available.
     Fail(usize),
     /// A failed node returns, with an empty queue.
     Return(usize),
+    /// A host cannot read or write where the hosts of its pool meet.
+    Away(usize),
+    /// It can again.
+    Back(usize),
 }
 
 impl Simulation {
@@ -35,7 +42,7 @@ impl Simulation {
     /// the run, as a scenario does.
     pub fn plan_change(&mut self, at: Instant, change: Change) {
         if let Change::Speed(node, _) | Change::Fail(node) = change
-            && self.nodes[node].model_mut().variable_speed().is_none()
+            && self.nodes[node].model_mut().changeable().is_none()
         {
             assert_eq!(self.nodes[node].host().in_flight(), 0, "changes of a device are planned before it works");
             let idle = Servers::new(1, ServiceTime::Fixed(std::time::Duration::ZERO), stream(0, "none"));
@@ -63,18 +70,22 @@ impl Simulation {
             }
             Change::Speed(node, speed) => {
                 let now = self.now;
-                self.nodes[node]
-                    .model_mut()
-                    .variable_speed()
-                    .expect("it was wrapped when this was planned")
-                    .set(now, speed);
+                self.changeable(node).set_speed(now, speed);
             }
+            Change::Path(node, times) => self.changeable(node).set_path(times),
             Change::Fail(node) => self.fail(node),
             Change::Return(node) => {
                 self.nodes[node].alive = true;
+                self.rejoin_pool(node);
                 (0..self.vms.len()).for_each(|vm| self.offer_backpressured(vm));
             }
+            Change::Away(node) => self.set_away(node, true),
+            Change::Back(node) => self.set_away(node, false),
         }
+    }
+
+    fn changeable(&mut self, node: usize) -> &mut dyn Changeable {
+        self.nodes[node].model_mut().changeable().expect("it was wrapped when this was planned")
     }
 
     fn stop(&mut self, vm: usize) {
@@ -104,7 +115,7 @@ impl Simulation {
 
     fn fail(&mut self, node: usize) {
         self.nodes[node].alive = false;
-        let lost = self.nodes[node].model_mut().variable_speed().expect("it was wrapped when this was planned").lose();
+        let lost = self.changeable(node).lose();
         let mut finished = std::mem::take(&mut self.finished);
         lost.into_iter().for_each(|slot| self.nodes[node].complete_slot(self.now, slot, false, &mut finished));
         for vm in 0..self.vms.len() {
