@@ -15,6 +15,8 @@ words! {
         OthersReservation = "others_reservation",
         /// The weights of other VMs.
         OthersWeight = "others_weight",
+        /// Other hosts of the pool use the storage, or this host does not see what they use.
+        Pool = "pool",
         /// A batch of adjacent requests of another VM.
         Batch = "batch",
         /// The scheduler left the device idle in expectation of a better request.
@@ -52,6 +54,9 @@ words! {
 const CLIENT_GONE: &str = "Connect its client again: QEMU's NBD client does not do so by itself after a restart of the daemon, so detach and attach the disk \
      in the VMM, or restart the VM.";
 
+const POOL: &str = "Look at which host uses the storage (`sluice describe DEVICE`, `sluice pool status MEETING`): lower the reservations or weights of \
+     its VMs, limit them, or move one to other storage.";
+
 const NO_SPACE: &str = "Free space on the file system of the source (of a thin volume, in its pool), extend it, or raise its quota. Then resume a VM that \
      QEMU has paused; a guest that has made its file system read-only must check it and mount it again.";
 
@@ -72,6 +77,7 @@ impl Cause {
             Cause::OwnQueue => "its own queue",
             Cause::OthersReservation => "reservations of other VMs",
             Cause::OthersWeight => "weights of other VMs",
+            Cause::Pool => "other hosts of the pool",
             Cause::Batch => "a batch of another VM",
             Cause::Anticipation => "anticipation of the scheduler",
             Cause::Device => "the device",
@@ -100,6 +106,7 @@ impl Cause {
             Cause::OwnQueue => "own queue",
             Cause::OthersReservation => "reservations",
             Cause::OthersWeight => "weights",
+            Cause::Pool => "other hosts",
             Cause::Batch => "batch",
             Cause::Anticipation => "anticipation",
             Cause::Device => "device",
@@ -137,6 +144,7 @@ impl Cause {
                  device."
             }
             Cause::OthersWeight => "Give the VM a reservation or a larger weight, or limit its neighbours.",
+            Cause::Pool => POOL,
             Cause::Batch => "Make batches shorter (`batch` of the scheduler), or set it to 1.",
             Cause::Anticipation => {
                 "Shorten or switch off the idle window of the scheduler; on an SSD it is never worth its time."

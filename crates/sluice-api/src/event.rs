@@ -21,6 +21,8 @@ words! {
         Overcommitted = "overcommitted",
         /// The stated time of requests at a device is below what it takes for one, so it gives less than it could.
         LatencyTooLow = "latency_too_low",
+        /// Something keeps hosts from sharing a pool as it is stated.
+        Pool = "pool",
         /// Requests are in flight and none completes.
         Stalled = "stalled",
         /// A device thread does not serve.
@@ -362,6 +364,7 @@ impl Event {
                 format!("Reservations of {wanted} do not fit into the {got} that device {device} gives")
             }
             EventKind::LatencyTooLow => format!("Device {device} gives less than it could"),
+            EventKind::Pool => return self.of_pool_in_words(),
             EventKind::Stalled => format!("Device {device} completes nothing, with {got} in flight"),
             EventKind::Down => format!("Device {device} does not serve"),
             EventKind::HeldBack => format!("Volume {subject} is held back"),
@@ -395,19 +398,28 @@ impl Event {
             Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
             Phase::Happened => what,
-            Phase::Ended => {
-                let (when, or_more) = match self.ended_by {
-                    None => ("Over", ""),
-                    Some(DaemonEnd::Stopped) => ("Ended when the daemon stopped,", ""),
-                    Some(DaemonEnd::Killed | DaemonEnd::Unknown) => ("Ended when the daemon stopped,", " or more"),
-                };
-                format!("{when} after {}{or_more}: {what}{detail}", amount::span(self.seconds))
-            }
+            Phase::Ended => format!("{}{what}{detail}", self.end_in_words()),
         }
     }
 }
 
 impl Event {
+    /// How it ended, and after what time.
+    fn end_in_words(&self) -> String {
+        let (when, or_more) = match self.ended_by {
+            None => ("Over", ""),
+            Some(DaemonEnd::Stopped) => ("Ended when the daemon stopped,", ""),
+            Some(DaemonEnd::Killed | DaemonEnd::Unknown) => ("Ended when the daemon stopped,", " or more"),
+        };
+        format!("{when} after {}{or_more}: ", amount::span(self.seconds))
+    }
+
+    /// What was wrong in a pool, in a sentence.
+    fn of_pool_in_words(&self) -> String {
+        let end = if self.phase == Phase::Ended { self.end_in_words() } else { String::new() };
+        format!("{end}Pool of device {}: {}", self.device, self.detail.as_deref().unwrap_or("a problem"))
+    }
+
     /// Something that happened at once, in a sentence.
     fn happened_in_words(&self) -> String {
         let detail = self.detail.as_deref().unwrap_or_default();

@@ -16,8 +16,10 @@ use crate::words::words;
 pub use self::daemon::{
     DaemonState, FailedAlert, LostClient, OverrideEnd, OverridesInForce, RecordTrouble, RefusedReload, Restart,
 };
+pub use self::pool::{DevicePool, PoolHost};
 
 mod daemon;
+mod pool;
 
 /// Service of a VM or volume per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -348,7 +350,8 @@ pub struct Capacity {
     /// Normalised requests per second that the host file states.
     pub stated_iops: Option<f64>,
     pub stated_bytes_per_second: Option<u64>,
-    /// Median of what it gave in the last minute in which it was full, however long ago; null if it was not.
+    /// Median of what it gave in the last minute in which it was full, however long ago; null if it was not. In a pool what it gave to all
+    /// hosts, in requests only.
     pub measured_iops: Option<f64>,
     pub measured_bytes_per_second: Option<f64>,
     pub verdict: Verdict,
@@ -420,6 +423,9 @@ pub struct Device {
     /// Null if what is in flight does not follow the time of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<DeviceWindow>,
+    /// Null if it is not stated as a part of a pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<DevicePool>,
     pub in_flight: u64,
     pub queued: u64,
     /// Part of the last ten seconds without a free slot.

@@ -7,13 +7,14 @@ use crate::reader::Reader;
 use crate::secret::only_host;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 19] = [
+pub const ALERT_CLASSES: [&str; 20] = [
     "all",
     "reservation",
     "latency",
     "capacity",
     "overcommitted",
     "latency_too_low",
+    "pool",
     "stalled",
     "down",
     "held_back",

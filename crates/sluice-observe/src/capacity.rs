@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use sluice_api::status::Verdict;
 use sluice_sched::admission::Capacity;
 
+use crate::pool_track::Shared;
+
 /// Part of a second without a free slot from which on it says what the device can give.
 const FULL: f64 = 0.9;
 /// Seconds of a full device that are kept.
@@ -37,6 +39,17 @@ impl Capacities {
             self.full.pop_front();
         }
         self.full.push_back((iops, bytes));
+    }
+
+    /// Adds a second of storage that several hosts use. It counts if this host knows what all of them complete, and if requests take as
+    /// long as stated while no slot of this host was free; or if the hosts have found together that the storage gives less than it should.
+    pub(crate) fn push_shared(&mut self, full: f64, shared: &Shared<'_>) {
+        let Some(iops) = shared.iops() else { return };
+        if shared.gives_less() {
+            self.push(1.0, iops, 0.0);
+        } else if shared.is_full() {
+            self.push(full, iops, 0.0);
+        }
     }
 
     /// Forgets what was seen, because the device, its depth or its stated capacity has changed.

@@ -71,12 +71,28 @@ pub struct DeviceState {
     pub worked: f64,
     /// How late its thread was.
     pub late: Lateness,
-    /// Completed service as a part of the stated capacity; `None` if none is stated.
+    /// Completed service as a part of the stated capacity, in a pool that of all hosts; `None` if none is stated, or it is not known.
     pub given: Option<f64>,
+    /// What other hosts do with the storage, if it is a part of a pool.
+    pub other_hosts: Option<OtherHosts>,
     /// Seconds until a request that is due is taken: for the one that it works on, and for one of each VM that is due too.
     pub turn: f64,
     /// Whether it completed less than what VMs with requests queued had reserved for that time.
     pub misses_reservations: bool,
+}
+
+/// What other hosts do with storage that they share.
+#[derive(Debug, Clone, Copy)]
+pub struct OtherHosts {
+    /// Part of what all hosts complete that they complete, 0 to 1; `None` without fresh views of them.
+    pub part: Option<f64>,
+}
+
+impl OtherHosts {
+    /// Whether they can be a reason for getting little: they use much, or this host has to assume that they do.
+    fn matter(self) -> bool {
+        self.part.is_none_or(|part| part >= NEIGHBOURS_MATTER)
+    }
 }
 
 impl DeviceState {
@@ -204,9 +220,15 @@ impl Scene<'_> {
         if let Some(cause) = self.scheduler_waits().filter(|_| !is_late_at_device) {
             return cause;
         }
-        let alone = self.own.latency.percentile(50.0).unwrap_or(0) as f64 * (1.0 - self.part_of_others());
+        let median = self.own.latency.percentile(50.0).unwrap_or(0) as f64;
+        let alone = median * (1.0 - self.part_of_others());
+        // Requests that are late at storage that gives all that is stated are late because of what all hosts have there.
+        let is_held_back = is_late_at_device || self.pool_holds_back();
+        let alone_in_pool = alone * (1.0 - self.part_of_other_hosts());
         if self.device.is_slow() {
             Cause::Device
+        } else if is_held_back && self.other_hosts_get_most() && alone_in_pool <= target as f64 {
+            Cause::Pool
         } else if self.has_neighbours() && alone <= target as f64 {
             self.others()
         } else {
@@ -222,6 +244,11 @@ impl Scene<'_> {
             return Cause::OwnQueue;
         }
         match self.why_too_little(1.0) {
+            Cause::OthersReservation | Cause::OthersWeight | Cause::Device
+                if self.pool_holds_back() && self.other_hosts_get_most() =>
+            {
+                Cause::Pool
+            }
             Cause::OthersReservation | Cause::OthersWeight if !self.has_neighbours() => Cause::Device,
             cause => cause,
         }
@@ -309,7 +336,28 @@ impl Scene<'_> {
         self.part_of_others() >= NEIGHBOURS_MATTER
     }
 
+    /// Part of what all hosts of a pool complete that the other hosts complete, 0 to 1; all of it if that is not known.
+    fn part_of_other_hosts(&self) -> f64 {
+        self.device.other_hosts.map_or(0.0, |others| others.part.unwrap_or(1.0))
+    }
+
+    /// Whether the VMs of other hosts get more of the storage than all neighbours on this host.
+    fn other_hosts_get_most(&self) -> bool {
+        let part = self.part_of_other_hosts();
+        self.device.other_hosts.is_some_and(OtherHosts::matter) && part >= (1.0 - part) * self.part_of_others()
+    }
+
+    /// Whether what this host may have in flight at shared storage holds it back, because other hosts use that or may do so. A pool
+    /// that gives less than it should is slow.
+    fn pool_holds_back(&self) -> bool {
+        let DeviceState { serving, full, other_hosts, .. } = self.device;
+        serving && full >= DEVICE_FULL && !self.device.is_slow() && other_hosts.is_some_and(OtherHosts::matter)
+    }
+
     fn device_or_others(&self) -> Cause {
+        if self.pool_holds_back() && (self.device.misses_reservations || !self.has_neighbours()) {
+            return Cause::Pool;
+        }
         if self.misses_reservations() || !self.has_neighbours() { Cause::Device } else { self.others() }
     }
 
@@ -374,6 +422,7 @@ mod tests {
             worked: 0.3,
             late: Lateness::default(),
             given: Some(given),
+            other_hosts: None,
             turn: 0.0,
             misses_reservations: false,
         };

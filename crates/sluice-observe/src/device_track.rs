@@ -13,11 +13,12 @@ use sluice_pool::law::written;
 use sluice_sched::admission::Capacity;
 
 use crate::capacity::{self, Capacities};
-use crate::cause::{DeviceState, Lateness, THREAD_BUSY};
+use crate::cause::{DeviceState, Lateness, OtherHosts, THREAD_BUSY};
 use crate::flow::Flow;
 use crate::history::History;
 use crate::judge::{Broken, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
+use crate::pool_track::{PoolTrack, Shared};
 use crate::reading::{DeviceReading, Times, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample};
@@ -50,6 +51,7 @@ pub(crate) struct DeviceTrack {
     too_slow: Watch<About>,
     overcommitted: Watch<About>,
     too_low: Watch<About>,
+    pool: PoolTrack,
     stalled: Watch<About>,
     down: Watch<About>,
     link_down: Watch<About>,
@@ -79,6 +81,15 @@ fn turn(stated: &Capacity, total: &Flow) -> f64 {
     let rate = stated.bytes.map_or(0.0, |stated| stated.bytes_per_second() as f64).max(total.bytes_per_second());
     let by_requests = if iops > 0.0 { cost / iops } else { 0.0 };
     by_requests.max(if rate > 0.0 { bytes / rate } else { 0.0 })
+}
+
+/// What an interval's service is of what is stated. In a pool that of all hosts counts, in requests; `None` if it is not known.
+fn given(interval: &Interval<'_>) -> Option<f64> {
+    let Interval { sample, total, .. } = interval;
+    match Shared::of(sample) {
+        Some(shared) => capacity::given(&Capacity { bytes: None, ..sample.capacity }, shared.iops()?, 0.0),
+        None => capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
+    }
 }
 
 /// What to write instead of a stated time below the device's own, both in nanoseconds.
@@ -159,6 +170,7 @@ impl DeviceTrack {
             (EventKind::Restarted, &mut self.restarted),
         ];
         watches.into_iter().for_each(|(kind, watch)| now.end(device(kind), watch));
+        self.pool.end(now);
     }
 
     fn look_at(&mut self, now: &mut Now<'_>, interval: &Interval<'_>) {
@@ -177,7 +189,8 @@ impl DeviceTrack {
         let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0 && late < LATE;
         let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
         now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
-        let too_low = sample.window.as_ref().and_then(|window| Some((window, window.own_time?)));
+        self.pool.judge(now, sample);
+        let too_low = sample.window.as_ref().zip(sample.own_time());
         let about = || About::device().with(too_low.map(|(window, own)| too_low_in_words(window.stated, own)));
         let below = too_low.map(|(window, own)| Shortfall {
             wanted: own as f64 / 1000.0,
@@ -198,7 +211,8 @@ impl DeviceTrack {
                 part_of_ten_seconds: self.load().late,
                 longest: sample.late.since(&last.late).percentile(100.0).unwrap_or(0),
             },
-            given: capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
+            given: given(interval),
+            other_hosts: Shared::of(sample).map(|shared| OtherHosts { part: shared.part_of_others() }),
             turn: turn(&sample.capacity, &self.total.counts(JOINED)) * (1 + interval.reserving()) as f64,
             misses_reservations: interval.misses_reservations(),
         };
@@ -211,24 +225,30 @@ impl DeviceTrack {
 
     fn judge_capacity(&mut self, now: &mut Now<'_>, interval: &Interval<'_>, full: Option<f64>) {
         let Interval { last, sample, total, .. } = interval;
-        if (sample.depth, sample.capacity) != (last.depth, last.capacity) {
+        if (sample.depth, sample.capacity, &sample.pool) != (last.depth, last.capacity, &last.pool) {
             self.capacities.clear();
         }
-        if let Some(full) = full {
-            self.capacities.push(full, total.normalised_iops(), total.bytes_per_second());
+        let shared = Shared::of(sample);
+        // What other hosts complete is known in requests only.
+        let capacity = if shared.is_some() { Capacity { bytes: None, ..sample.capacity } } else { sample.capacity };
+        match (full, shared) {
+            (None, _) => {}
+            (Some(full), None) => self.capacities.push(full, total.normalised_iops(), total.bytes_per_second()),
+            (Some(full), Some(shared)) => self.capacities.push_shared(full, &shared),
         }
-        self.capacities.compare(&sample.capacity);
-        let stated = match sample.capacity {
+        self.capacities.compare(&capacity);
+        let stated = match capacity {
             Capacity { iops: Some(iops), .. } => Some((iops.as_f64(), Unit::Iops)),
             Capacity { bytes: Some(rate), .. } => Some((rate.bytes_per_second() as f64, Unit::BytesPerSecond)),
             Capacity { iops: None, bytes: None } => None,
         };
-        let given = self.capacities.given(&sample.capacity).filter(|_| self.capacities.verdict() == Verdict::TooHigh);
+        let given = self.capacities.given(&capacity).filter(|_| self.capacities.verdict() == Verdict::TooHigh);
         let too_slow =
             stated.zip(given).map(|((stated, unit), given)| Shortfall { wanted: stated, got: stated * given, unit });
         let bound = sample.window.as_ref().map(|window| {
             let stated = written(Duration::from_nanos(window.stated));
-            format!("latency = {stated} bounds what is in flight; with a longer one it may give more")
+            let hosts = if shared.is_some() { "all hosts of its pool together; " } else { "" };
+            format!("{hosts}latency = {stated} bounds what is in flight; with a longer one it may give more")
         });
         now.judge(device(EventKind::Capacity), &mut self.too_slow, too_slow, || About::device().with(bound));
         let reserved: f64 = sample.vms.iter().map(|vm| vm.reserved_part(&sample.capacity)).sum();
@@ -258,7 +278,8 @@ impl DeviceTrack {
             device: name.to_owned(),
             health: Health::named(self.health()),
             depth: last.depth,
-            window: last.window.as_ref().map(status::window),
+            window: status::window(last),
+            pool: self.pool.status(last),
             in_flight: last.in_flight,
             queued: last.queued,
             full_percent: percent(full),
@@ -270,7 +291,7 @@ impl DeviceTrack {
                 stated_iops: last.capacity.iops.map(|iops| iops.as_f64()),
                 stated_bytes_per_second: last.capacity.bytes.map(|bytes| bytes.bytes_per_second()),
                 measured_iops: self.capacities.iops().map(f64::round),
-                measured_bytes_per_second: self.capacities.bytes().map(f64::round),
+                measured_bytes_per_second: self.measured_bytes().map(f64::round),
                 verdict: self.capacities.verdict(),
                 reserved_iops: last.reserved_iops(),
                 reserved_bytes_per_second: last.reserved_bytes(),
@@ -280,6 +301,12 @@ impl DeviceTrack {
             problems: self.problems(second),
             settings: None,
         }
+    }
+
+    /// Bytes per second that it gave while it was full; what other hosts got is known in requests only.
+    fn measured_bytes(&self) -> Option<f64> {
+        let is_shared = self.last.as_ref().is_some_and(|last| Shared::of(last).is_some());
+        self.capacities.bytes().filter(|_| !is_shared)
     }
 
     fn health(&self) -> &'static str {
@@ -313,6 +340,7 @@ impl DeviceTrack {
         add(self.overcommitted.broken(), &|now| {
             format!("reservations of {} do not fit into {}", now.unit.show(now.wanted), now.unit.show(now.got))
         });
+        problems.extend(self.pool.problems(second));
         if let (Verdict::TooLow, Some(iops)) = (self.capacities.verdict(), self.capacities.iops()) {
             problems.push(format!("gives {iops:.0} iops, more than its stated capacity; more could be reserved"));
         }
@@ -329,7 +357,7 @@ impl DeviceTrack {
 
     pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<(Vm, Histograms)> {
         let (last, track) = (self.last.as_ref()?, self.vms.get(vm)?);
-        let status = track.status(&last.device, last.vm(vm)?, second, self.down.broken().is_none());
+        let status = track.status(last, last.vm(vm)?, second, self.down.broken().is_none());
         Some((status, track.histograms(volume)?))
     }
 
@@ -343,7 +371,8 @@ impl DeviceTrack {
             health: self.health(),
             restarts: self.restarts,
             measured_iops: self.capacities.iops(),
-            measured_bytes_per_second: self.capacities.bytes(),
+            measured_bytes_per_second: self.measured_bytes(),
+            pool_troubles: sample.pool.as_ref().map(|_| self.pool.count()),
             is_too_slow: self.too_slow.broken().is_some(),
             is_overcommitted: self.overcommitted.broken().is_some(),
             waits: self.waits.clone(),
@@ -355,7 +384,7 @@ impl DeviceTrack {
     pub(crate) fn vm_status(&self, second: u64) -> impl Iterator<Item = Vm> {
         let is_known = self.down.broken().is_none();
         let of = move |device: &DeviceSample, vm: &VmSample| {
-            Some(self.vms.get(&vm.vm)?.status(&device.device, vm, second, is_known))
+            Some(self.vms.get(&vm.vm)?.status(device, vm, second, is_known))
         };
         self.last.iter().flat_map(move |last| last.vms.iter().filter_map(move |vm| of(last, vm)))
     }

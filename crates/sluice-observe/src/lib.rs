@@ -25,6 +25,7 @@ pub mod interval;
 pub mod judge;
 mod now;
 pub mod observer;
+mod pool_track;
 pub mod reading;
 pub mod recent;
 pub mod sample;

@@ -40,6 +40,8 @@ pub struct DeviceReading {
     pub is_too_slow: bool,
     /// Whether the reservations do not fit into what it gives.
     pub is_overcommitted: bool,
+    /// Number of things that keep hosts from sharing its pool as it is stated; `None` if it is in none.
+    pub pool_troubles: Option<usize>,
     /// Time from arrival to dispatch of the requests of all VMs, also of those that are gone.
     pub waits: Times,
     /// In the order of the VMs of the sample.

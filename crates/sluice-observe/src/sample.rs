@@ -1,8 +1,11 @@
 //! The counters of all devices at one instant.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluice_net::{NicTotals, UplinkTotals};
+use sluice_pool::block::Host;
+use sluice_pool::exchange::Trouble;
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::gate::{DeviceStats, GateStats};
@@ -33,6 +36,8 @@ pub struct DeviceSample {
     pub depth: u32,
     /// How much may be in flight, if that follows the time of requests.
     pub window: Option<sluice_pool::State>,
+    /// The pool that it is a part of, as the host file states it.
+    pub pool: Option<Box<PoolSample>>,
     /// Capacity that the host file states.
     pub capacity: Capacity,
     /// Queued requests.
@@ -52,6 +57,17 @@ pub struct DeviceSample {
     /// Counters of its interface, if it is an uplink.
     pub uplink: Option<Box<UplinkTotals>>,
     pub vms: Vec<VmSample>,
+}
+
+/// What the host file states of a pool that a device is a part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSample {
+    /// The file or block device where the hosts meet.
+    pub meeting: PathBuf,
+    /// Number of this host.
+    pub host: Host,
+    /// Size in bytes of a request that counts as one.
+    pub request_bytes: u64,
 }
 
 /// Counters of one VM on one device.
@@ -149,6 +165,7 @@ impl DeviceSample {
             health: "unknown",
             depth: 0,
             window: None,
+            pool: None,
             capacity: Capacity::default(),
             queued: 0,
             in_flight: 0,
@@ -161,6 +178,14 @@ impl DeviceSample {
             uplink: None,
             vms: Vec::new(),
         }
+    }
+
+    /// The time in nanoseconds that the device takes for one request, if the stated one is below it. In a pool the hosts find it together.
+    #[must_use]
+    pub fn own_time(&self) -> Option<u64> {
+        let window = self.window.as_ref()?;
+        let of_pool = |trouble: &Trouble| if let Trouble::TooLow(own) = trouble { Some(*own) } else { None };
+        window.own_time.or_else(|| window.pool.as_ref()?.troubles.iter().find_map(of_pool))
     }
 
     /// Finds a VM, if the VMs are sorted by name.

@@ -108,15 +108,15 @@ pub(crate) fn service_times(sample: &DeviceSample) -> Vec<ServiceTime> {
     Kind::ALL.into_iter().filter_map(of).collect()
 }
 
-/// A window as replies have it.
-pub(crate) fn window(state: &sluice_pool::State) -> DeviceWindow {
-    let micros = |nanos: u64| nanos / 1000;
-    DeviceWindow {
+/// The window of a device as replies have it, if it has one.
+pub(crate) fn window(sample: &DeviceSample) -> Option<DeviceWindow> {
+    let (micros, state) = (|nanos: u64| nanos / 1000, sample.window.as_ref()?);
+    Some(DeviceWindow {
         requests: (state.window * 100.0).round() / 100.0,
         latency_us: micros(state.stated),
         measured_latency_us: state.latency.map(micros),
-        own_time_us: state.own_time.map(micros),
-    }
+        own_time_us: sample.own_time().map(micros),
+    })
 }
 
 /// A policy as replies have it.

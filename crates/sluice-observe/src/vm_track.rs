@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::interval::Current;
 use crate::judge::{self, Grain, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
+use crate::pool_track::Shared;
 use crate::reading::{PromisesReading, Violations, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample, VolumeSample};
@@ -230,6 +231,7 @@ impl VmTrack {
             let detail = match (cause, broken) {
                 (Cause::DaemonCpu, _) => Some(device.cpu_in_words()),
                 (Cause::OwnQueue, Broken::Reservation(_)) => cause::own_queue_in_words(policy, flow),
+                (Cause::Pool, _) => pool_in_words(interval.sample),
                 _ => None,
             };
             About::new(cause, interval.neighbours(index)).with(detail)
@@ -389,7 +391,7 @@ impl VmTrack {
     }
 
     /// The current state of the VM and its volumes. `is_known`: its device serves.
-    pub(crate) fn status(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> Vm {
+    pub(crate) fn status(&self, device: &DeviceSample, sample: &VmSample, second: u64, is_known: bool) -> Vm {
         let recent = &self.series.recent;
         let promises =
             |promises: &Promises, policy: &Policy, last: &Flow| promises.status(policy, last, is_known, second);
@@ -404,7 +406,7 @@ impl VmTrack {
             Volume {
                 vm: sample.vm.clone(),
                 volume: volume.volume.clone(),
-                device: device.to_owned(),
+                device: device.device.clone(),
                 state: State::worst(&promises),
                 policy: status::policy(&volume.policy),
                 rates: status::intervals(recent),
@@ -424,7 +426,7 @@ impl VmTrack {
         let promises = promises(&self.promises, &sample.policy, &recent.counts(1));
         let mut vm = Vm {
             vm: sample.vm.clone(),
-            device: device.to_owned(),
+            device: device.device.clone(),
             state: State::worst(&promises),
             policy: status::policy(&sample.policy),
             rates: status::intervals(recent),
@@ -436,10 +438,11 @@ impl VmTrack {
             promises,
             failed_requests: failed(&sample.stats),
             held_by: self.held_by,
-            held_by_detail: self
-                .held_by
-                .filter(|cause| *cause == Cause::OwnQueue)
-                .and_then(|_| cause::own_queue_in_words(&sample.policy, &recent.counts(JOINED))),
+            held_by_detail: match self.held_by {
+                Some(Cause::OwnQueue) => cause::own_queue_in_words(&sample.policy, &recent.counts(JOINED)),
+                Some(Cause::Pool) => pool_in_words(device),
+                _ => None,
+            },
             cpu: status::cpu(sample.cpu.limit, &recent.counts(JOINED)),
             volumes,
             histograms: None,
@@ -449,6 +452,11 @@ impl VmTrack {
         }
         vm
     }
+}
+
+/// The facts behind [`Cause::Pool`], in words.
+fn pool_in_words(sample: &DeviceSample) -> Option<String> {
+    Shared::of(sample)?.cause_in_words()
 }
 
 /// Returns the number of requests that have failed, without pieces of them.

@@ -8,3 +8,4 @@ mod edges;
 mod kept;
 mod links;
 mod named;
+mod pool;

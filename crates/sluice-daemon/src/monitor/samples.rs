@@ -2,9 +2,12 @@
 
 use std::time::Instant;
 
+use sluice_config::Device;
 use sluice_io::device::{DeviceWatch, Health, Snapshot, SnapshotRequest, VmSnapshot};
 use sluice_io::source::FaultReport;
-use sluice_observe::sample::{ClientFaults, CpuSample, DeviceSample, Failure, Faults, VmSample, VolumeSample};
+use sluice_observe::sample::{
+    ClientFaults, CpuSample, DeviceSample, Failure, Faults, PoolSample, VmSample, VolumeSample,
+};
 
 use super::Served;
 
@@ -26,6 +29,7 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         health: snapshot.health.name(),
         depth: snapshot.depth,
         window: snapshot.window,
+        pool: stated.and_then(pool).map(Box::new),
         capacity: stated.map_or_else(Default::default, |device| device.capacity),
         queued: snapshot.queued,
         in_flight: snapshot.in_flight,
@@ -39,6 +43,12 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         vms: snapshot.vms.into_iter().map(vm).collect(),
         device: snapshot.device,
     }
+}
+
+/// What the host file states of the pool that a device is a part of.
+fn pool(device: &Device) -> Option<PoolSample> {
+    let pool = device.pool.as_ref()?;
+    Some(PoolSample { meeting: pool.meeting.clone(), host: pool.host, request_bytes: device.reference.0 })
 }
 
 fn client_faults(of: &sluice_io::reactor::spec::Faults) -> ClientFaults {

@@ -10,7 +10,8 @@ use sluice_api::cause::Cause;
 use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::status::Vm;
 use sluice_observe::observer::Observer;
-use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample, VolumeSample};
+use sluice_observe::sample::{CpuSample, DeviceSample, PoolSample, Sample, VmSample, VolumeSample};
+use sluice_pool::{State, exchange};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::Slot;
 use sluice_sched::gate::histogram::Histogram;
@@ -130,6 +131,8 @@ pub(crate) struct Observed {
     pub(crate) serving: bool,
     /// Policy of every volume.
     pub(crate) volume_policy: Policy,
+    /// What the host file states of its pool, and what the exchange with other hosts says of it.
+    pub(crate) pool: Option<(PoolSample, exchange::State)>,
     pub(crate) events: Vec<Event>,
 }
 
@@ -155,6 +158,7 @@ impl Observed {
             cpu: Vec::new(),
             serving: true,
             volume_policy: Policy::default(),
+            pool: None,
             events: Vec::new(),
         }
     }
@@ -172,6 +176,12 @@ impl Observed {
 
     pub(crate) fn rename(&mut self, vm: usize, name: &str) {
         self.names[vm] = name.to_owned();
+    }
+
+    /// The window of the simulated device; one in a pool is told by its exchange.
+    fn window(&self) -> Option<State> {
+        let window = self.simulation.window_of(0)?;
+        Some(State { pool: self.pool.as_ref().map(|(_, state)| Arc::new(state.clone())), ..window })
     }
 
     /// Counters of the gate now.
@@ -207,7 +217,8 @@ impl Observed {
             serving: self.serving,
             health: if self.serving { "serving" } else { "down" },
             depth: gate.settings().depth,
-            window: self.simulation.window_of(0),
+            window: self.window(),
+            pool: self.pool.as_ref().map(|(stated, _)| Box::new(stated.clone())),
             capacity: self.capacity,
             queued: gate.queued(),
             in_flight: gate.in_flight(),
