@@ -22,6 +22,7 @@ mod nbd;
 mod network;
 mod observe;
 mod pin;
+mod pool;
 mod report;
 mod server;
 mod sim;
@@ -69,6 +70,8 @@ enum What {
     Hostile(hostile::Options),
     /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
     Accuracy(accuracy::Options),
+    /// A minimum on storage that other hosts use too, next to the same hosts without an exchange.
+    Pool(pool::Options),
     /// Parts of a network link, next to a plain queue and HTB, and what the daemon carries.
     Network(network::Options),
 }
@@ -98,6 +101,7 @@ impl Bench {
             What::History(options) => history::run(options, self.quick),
             What::Sim => sim::run(self.quick),
             What::Hostile(options) => hostile::run(options, self.quick),
+            What::Pool(options) => pool::run(options, self.quick),
             What::Accuracy(options) => accuracy::run(options, self.quick),
             What::Network(options) => network::run(options, self.quick),
         }
