@@ -76,7 +76,7 @@ impl Prices {
         self.capacity
     }
 
-    /// What so many bytes are of the pool, in raw cost; nothing if the bytes that it can transfer are not stated.
+    /// The part of the pool that a number of bytes is, in raw cost; nothing if the bytes that it can transfer are not stated.
     #[must_use]
     pub fn of_bytes(&self, bytes: u64) -> u64 {
         let Some(whole) = self.bytes else { return 0 };
@@ -247,7 +247,7 @@ mod tests {
             let parts = divide(&prices(), &curves).parts;
             let (sum, asked) = (parts.iter().sum::<u64>(), weights.iter().map(|(_, asked, _)| (*asked).min(2000)).sum::<u64>());
             prop_assert!(sum <= requests(2000));
-            // Nothing is left as long as somebody asks for it.
+            // Nothing is left as long as a host asks for it.
             prop_assert!(sum + requests(1) >= requests(asked.min(2000)), "{sum} of {asked}");
         }
     }

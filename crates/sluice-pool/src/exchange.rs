@@ -1,7 +1,7 @@
 //! One host's view of a pool: what the hosts have told each other, and the window that follows from it.
 //!
 //! In each period a host ends what it counts ([`Exchange::end_period`]), reads all blocks ([`Exchange::read`]), writes its own and gives
-//! its device an order ([`Exchange::order`]). Reading first shows whether somebody else writes our block.
+//! its device an order ([`Exchange::order`]). Reading first shows whether another daemon writes our block.
 //!
 //! How much may be in flight in the whole pool follows the time of all requests together, as [`law`](crate::law) says, and each host gets
 //! the part that its VMs are due ([`dues`](crate::dues)). A host whose path is slower needs more in flight for the same rate, and gets it.
@@ -400,7 +400,7 @@ impl Exchange {
             Some(mean) if latency > 0 => ((u128::from(latency) * SCALE) / u128::from(mean)).clamp(SCALE / 2, 2 * SCALE),
             _ => SCALE,
         };
-        // What nobody asks for is everybody's, so that a host whose VMs begin has something in flight before the others know.
+        // What no host asks for is divided equally, so that a host whose VMs begin has something in flight before the others know.
         let spare = self.prices.capacity().saturating_sub(self.division.parts.iter().sum()) / (1 + others.len() as u64);
         let scales = [self.own.latency].into_iter().chain(others.iter().map(|usage| usage.latency)).map(scale);
         let parts = self.division.parts.iter().map(|part| u128::from(part + spare));

@@ -165,7 +165,7 @@ impl Window {
         self.rate(now);
     }
 
-    /// Ends what is counted, and begins anew.
+    /// Ends what is counted, and begins again.
     fn tally(&mut self, now: Instant) -> Tally {
         self.before = std::mem::take(&mut self.now);
         self.now.held_back = self.is_wanted;

@@ -8,7 +8,7 @@ use super::{Ended, MIB, Place, Running, run, sluice, start, tool, until};
 /// Requests per second of the throttled file.
 pub(crate) const IOPS: u32 = 2000;
 
-/// A file of 64 MiB that completes [`IOPS`] requests per second, whoever asks.
+/// A file of 64 MiB that completes [`IOPS`] requests per second for all clients together.
 pub(crate) struct Throttled {
     mount: PathBuf,
     _server: Running,
