@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sluice_sched::Iops;
 use sluice_sched::tracker::Form;
+use sluice_sim::devices::speed::Speed;
 use sluice_sim::scenario::file::{ScenarioFile, load_scenario, parse_scenario, schema as scenario_schema};
-use sluice_sim::scenario::{Event, Placement, Source, VmEvent, Watch, run};
+use sluice_sim::scenario::{DeviceEvent, Event, Placement, Source, VmEvent, Watch, run};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
@@ -253,6 +254,72 @@ fn a_burst_is_checked_with_policies_of_the_timeline() {
         text.contains("--> s.toml:14:9") && text.contains("raise burst to at least 2 (3 for requests of 256KiB)"),
         "{text}"
     );
+}
+
+/// A device of four hosts that tell each other what they use, and a VM on the second.
+const POOL: &str = r#"[sim]
+duration = "10s"
+[device.d]
+model = { type = "constant", rate = "1000 iops" }
+capacity = "1000 iops"
+latency = "8ms"
+hosts = 4
+pool = { delay = "20ms", lost = "10%" }
+[vm.a]
+device = "d"
+host = 2
+workload = { type = "closed", outstanding = 8 }
+reservation = "300 iops"
+"#;
+
+#[test]
+fn hosts_of_a_device_and_their_pool_are_read() {
+    let scenario = read(POOL).base.scenario;
+    let (device, vm) = (&scenario.devices[0], &scenario.vms[0]);
+    let meeting = device.meeting.unwrap();
+    assert_eq!((device.hosts, device.nodes, vm.placement), (4, 1, Placement::Node(1)));
+    assert_eq!((meeting.delay.as_millis(), meeting.lost, meeting.torn), (20, 0.1, 0.0));
+    let event = |change: &str| {
+        let text = format!("{POOL}[[timeline]]\nat = \"1s\"\ndevice = \"d\"\n{change}\n");
+        read(&text).base.scenario.timeline[0].event.clone()
+    };
+    let is = |event, wanted: (Option<u32>, DeviceEvent)| matches!(event, Event::Device(0, host, change) if (host, change) == wanted);
+    assert!(is(event("change = \"slow\"\ntimes = 2.0\nhost = 3"), (Some(2), DeviceEvent::Path(2.0))));
+    assert!(is(event("change = \"slow\"\ntimes = 2.0"), (None, DeviceEvent::Speed(Speed::Slower(2.0)))));
+    assert!(is(event("change = \"away\""), (None, DeviceEvent::Away)));
+    let alone = POOL.replace("pool = { delay = \"20ms\", lost = \"10%\" }\n", "");
+    assert_eq!(read(&alone).base.scenario.devices[0].meeting, None);
+}
+
+#[test]
+fn hosts_that_cannot_be_are_refused() {
+    let with = |from: &str, to: &str| POOL.replace(from, to);
+    let event = |more: &str| format!("{POOL}[[timeline]]\nat = \"1s\"\ndevice = \"d\"\n{more}\n");
+    let second = "[vm.b]\ndevice = \"d\"\nhost = 3\nworkload = { type = \"closed\" }\nreservation = \"700 iops\"\n";
+    let cases = [
+        (with("latency = \"8ms\"\n", ""), "latency is missing, which pool needs"),
+        (with("hosts = 4\n", "").replace("host = 2\n", ""), "add hosts = 4, or remove pool"),
+        (with("hosts = 4", "hosts = 4\nnodes = 2"), "the hosts of one device share it"),
+        (with("host = 2", "host = 5"), "its device has 4, from 1 to 4"),
+        (with("host = 2", "placement = 1"), "write for example host = 2"),
+        (with("host = 2", "guest = {}"), "a device with several hosts has no guest schedulers"),
+        (with("lost = \"10%\"", "lost = \"110%\""), "it must be from 0% to 100%"),
+        (format!("{POOL}{second}"), "1 VM already reserves 30%, with this one 100%"),
+        (format!("{POOL}[host]\n"), "the CPUs of [host] are those of one host"),
+        (event("change = \"stall\"\nhost = 2"), "a device stalls for all its hosts"),
+        (event("change = \"fail\"\nhost = 5"), "there is no host 5"),
+        (event("change = \"fail\"\nnode = 0"), "device d has hosts, not nodes"),
+        (
+            event("change = \"away\"").replace("pool = { delay = \"20ms\", lost = \"10%\" }\n", ""),
+            "add [device.d.pool]",
+        ),
+    ];
+    for (text, expected) in cases {
+        let found = refused(&text);
+        assert!(found.contains(expected), "{expected} is not in: {found}");
+    }
+    let of_one = GOOD.replace("nodes = 2", "") + "host = 2\n";
+    assert!(refused(&of_one).contains("remove host, or add hosts to the device"));
 }
 
 #[test]

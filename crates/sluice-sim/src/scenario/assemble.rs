@@ -8,6 +8,7 @@ use super::run::RunError;
 use super::{Device, DeviceEvent, Event, Placement, Scenario, Source, States, Vm, VmEvent, cpus, models};
 use crate::cpu::VcpuId;
 use crate::devices::Model;
+use crate::devices::shared::share;
 use crate::engine::{self, Change, Front, Simulation, Thread};
 use crate::random::stream;
 use crate::traces::Failure;
@@ -48,9 +49,8 @@ pub(super) fn part(
     for number in devices {
         let device = &scenario.devices[*number];
         let guests = scenario.vms.iter().any(|vm| vm.device == *number && vm.guest.is_some());
-        for node in 0..device.nodes {
-            let (front, model) = (front(device, guests)?, model(device, node, seed, states)?);
-            let at = add_node(&mut simulation, scenario, front, model);
+        for (node, model) in models(device, seed, states)?.into_iter().enumerate() {
+            let at = add_node(&mut simulation, scenario, front(device, guests)?, model);
             if let (Some(simulation), Some(aim)) = (&mut simulation, device.aim) {
                 simulation.set_aim(at, aim);
             }
@@ -61,6 +61,7 @@ pub(super) fn part(
     }
     let simulation = simulation.expect("a part has a device, and that has a node");
     let mut part = Part { simulation, devices: places, vms, cpus: Vec::new(), failures: Vec::new() };
+    share_pools(scenario, seed, &mut part);
     let vcpus = cpus::install(scenario, &mut part);
     // Before the VMs, so that changes at the start come before their first requests.
     plan(scenario, &mut part);
@@ -95,6 +96,25 @@ fn front(device: &Device, guests: bool) -> Result<Front, RunError> {
     Ok(if guests { Stack::new(gate).into() } else { gate.into() })
 }
 
+/// One model for each node, or for each host.
+fn models(device: &Device, seed: u64, states: Option<&States>) -> Result<Vec<Box<dyn Model>>, RunError> {
+    if device.hosts == 1 {
+        return (0..device.nodes).map(|node| model(device, node, seed, states)).collect();
+    }
+    let shared = share(model(device, 0, seed, states)?, device.hosts as usize);
+    Ok(shared.into_iter().map(|model| Box::new(model) as Box<dyn Model>).collect())
+}
+
+fn share_pools(scenario: &Scenario, seed: u64, part: &mut Part) {
+    for (number, first) in part.devices.clone() {
+        let device = &scenario.devices[number];
+        if let Some(meeting) = device.meeting {
+            let random = stream(seed, &format!("pool of device {}", device.name));
+            part.simulation.share_pool(first..first + device.hosts as usize, meeting, random);
+        }
+    }
+}
+
 fn model(device: &Device, node: u32, seed: u64, states: Option<&States>) -> Result<Box<dyn Model>, RunError> {
     let context = models::BuildContext { seed, name: format!("device {} node {node}", device.name) };
     device.model.build_from(&device.model_params, &context, states).map_err(|error| RunError::of(&device.name, error))
@@ -117,10 +137,16 @@ fn plan(scenario: &Scenario, part: &mut Part) {
                 let Some((_, first)) = part.devices.iter().copied().find(|(known, _)| known == device) else {
                     continue;
                 };
-                for node in node.map_or(0..scenario.devices[*device].nodes, |node| node..node + 1) {
+                let known = &scenario.devices[*device];
+                // Hosts share the speed of the device.
+                let all = if matches!(event, DeviceEvent::Speed(_)) { known.nodes } else { known.gates() };
+                for node in node.map_or(0..all, |node| node..node + 1) {
                     let node = first + node as usize;
                     let change = match event {
                         DeviceEvent::Speed(speed) => Change::Speed(node, *speed),
+                        DeviceEvent::Path(times) => Change::Path(node, *times),
+                        DeviceEvent::Away => Change::Away(node),
+                        DeviceEvent::Back => Change::Back(node),
                         DeviceEvent::Fail => Change::Fail(node),
                         DeviceEvent::Return => Change::Return(node),
                     };

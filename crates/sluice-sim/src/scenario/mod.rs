@@ -24,6 +24,7 @@ use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 
 use crate::devices::speed::Speed;
+use crate::engine::Meeting;
 use crate::workloads::profiles::WorkloadProfile;
 
 mod assemble;
@@ -90,6 +91,18 @@ pub struct Device {
     pub capacity: Capacity,
     /// What is in flight at each node follows the time of requests there; `None`: it is the depth.
     pub aim: Option<Aim>,
+    /// Number of hosts that share it, each with its own gate; 1 if it has several nodes.
+    pub hosts: u32,
+    /// How these tell each other what they use; `None`: they do not.
+    pub meeting: Option<Meeting>,
+}
+
+impl Device {
+    /// Number of its gates: one for each node, or for each host.
+    #[must_use]
+    pub fn gates(&self) -> u32 {
+        self.nodes.max(self.hosts)
+    }
 }
 
 /// A VM.
@@ -98,7 +111,7 @@ pub struct Vm {
     pub name: String,
     /// Number of its device.
     pub device: usize,
-    /// Choice among the device's nodes.
+    /// Choice among the device's nodes; of a device with hosts, the number of its host.
     pub placement: Placement,
     /// Its policy, across the nodes or at each.
     pub policy: Policy,
@@ -164,7 +177,7 @@ pub struct Planned {
 pub enum Event {
     /// Event of a VM, by its number in the scenario.
     Vm(usize, VmEvent),
-    /// Event of one node, or of all nodes, of a device, by its number in the scenario.
+    /// Event of one node or host, or of all of them, of a device, by its number in the scenario.
     Device(usize, Option<u32>, DeviceEvent),
 }
 
@@ -184,6 +197,12 @@ pub enum VmEvent {
 pub enum DeviceEvent {
     /// Its speed changes, it stalls, or it recovers.
     Speed(Speed),
+    /// The path between a host and the device changes: requests take this many times as long.
+    Path(f64),
+    /// A host cannot read or write what the hosts tell each other.
+    Away,
+    /// It can again.
+    Back,
     /// It fails and loses its requests.
     Fail,
     /// It returns.

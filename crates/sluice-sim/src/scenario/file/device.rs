@@ -10,7 +10,8 @@ use sluice_sched::tracker::Form;
 use sluice_sched::{ByteRate, GateSettings, Iops};
 
 use super::choice::{chosen, parameters, unknown};
-use super::fields::{ACROSS_NODES, MODEL};
+use super::fields::{ACROSS_NODES, DELAY, MODEL};
+use crate::engine::Meeting;
 use sluice_config::checks::admission::Room;
 use sluice_config::device::{DeviceDraft, read_belief};
 use sluice_config::reader::Reader;
@@ -22,6 +23,7 @@ pub(super) struct Device {
     /// `None` if it has an error.
     pub(super) device: Option<(sim::Device, Derived)>,
     pub(super) nodes: u32,
+    pub(super) hosts: u32,
     /// Of its model; `None` if that has an error.
     pub(super) device_class: Option<DeviceClass>,
 }
@@ -44,7 +46,7 @@ impl Device {
         Room { supply: Supply { capacity, ..supply }, of: format!(" of its {nodes} nodes") }
     }
 
-    /// Capacity of one node.
+    /// Capacity of one node, or of all hosts together.
     pub(super) fn room_of(&self, node: u32) -> Room {
         let of = if self.nodes == 1 { String::new() } else { format!(" of its node {node}") };
         Room { supply: self.draft.device.supply(), of }
@@ -58,6 +60,8 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
     let mut belief = read_belief(name, reader, device_class);
     belief.admission = admission;
     let nodes = reader.small("nodes").unwrap_or(1);
+    let hosts = read_hosts(reader, nodes, device_class);
+    let meeting = read_meeting(reader, &belief, hosts);
     let reporting = read_reporting(reader, &belief, nodes);
     let queue_max = reader.small("queue").unwrap_or(65_536);
     let broken = reader.report.errors() > before;
@@ -78,10 +82,47 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             gate,
             capacity: belief.capacity,
             aim: belief.aim(),
+            hosts,
+            meeting,
         };
         (device, derived)
     });
-    Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, device_class }
+    Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, hosts, device_class }
+}
+
+fn read_hosts(reader: &Reader<'_>, nodes: u32, device_class: Option<DeviceClass>) -> u32 {
+    let hosts = reader.small("hosts").unwrap_or(1);
+    if hosts > 1 && nodes > 1 {
+        let hint = "remove nodes, or remove hosts: the hosts of one device share it, and nodes are separate devices";
+        reader.refuse("hosts", "the device also has nodes", hint);
+    }
+    if hosts > 1 && device_class == Some(DeviceClass::Network) {
+        reader.refuse("hosts", "its model is a network link, which one host has", "remove hosts");
+    }
+    hosts
+}
+
+/// How its hosts tell each other what they use.
+fn read_meeting(reader: &Reader<'_>, belief: &sluice_config::model::Device, hosts: u32) -> Option<Meeting> {
+    let pool = reader.table("pool")?;
+    if hosts == 1 {
+        reader.refuse("pool", "the device has one host, which shares it with nobody", "add hosts = 4, or remove pool");
+    }
+    if belief.capacity.iops.is_none() {
+        reader.missing("capacity", ", which pool needs");
+    }
+    if belief.latency.is_none() {
+        reader.missing("latency", ", which pool needs");
+    }
+    let part = |key| pool.percent(key).map_or(0.0, |percent| percent.hundredths() as f64 / 10_000.0);
+    Some(Meeting {
+        capacity: belief.capacity,
+        request_bytes: belief.reference.0,
+        latency: belief.latency?,
+        delay: pool.time("delay").unwrap_or(DELAY),
+        lost: part("lost"),
+        torn: part("torn"),
+    })
 }
 
 /// Warns of a capacity that the model cannot reach, so that guarantees based on it cannot be kept.

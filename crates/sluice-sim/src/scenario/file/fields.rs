@@ -26,6 +26,10 @@ pub(super) const ACROSS_NODES: &str = "across-nodes";
 const AT_EACH_NODE: &str = "at-each-node";
 /// Maximum number of nodes of one device.
 pub(crate) const NODES_MAX: u64 = 64;
+/// Maximum number of hosts of one device.
+pub(crate) const HOSTS_MAX: u64 = sluice_pool::block::HOSTS_MAX as u64;
+/// Mean time of a read or a write where the hosts of a device meet.
+pub(super) const DELAY: Duration = Duration::from_millis(5);
 /// Maximum number of VMs, with those that `count` makes.
 pub(crate) const VMS_MAX: u64 = 100_000;
 /// Maximum number of threads of one VM.
@@ -178,6 +182,24 @@ pub static DEVICE: Section = Section {
             )
             .default("across-nodes if the scheduler is mclock, otherwise at-each-node"),
         ],
+        &[
+            Key::new(
+                "hosts",
+                Kind::Integer(1, HOSTS_MAX),
+                "4",
+                "Number of hosts that share the device, each with its own scheduler, which sees only its own requests. `depth`, and \
+                 `latency` without `pool`, hold for each of them",
+            )
+            .default("1"),
+            Key::new(
+                "pool",
+                Kind::Table(&POOL),
+                "{ delay = \"5ms\" }",
+                "The hosts tell each other what they use, as the daemon does, and so keep reservations across all of them. Needs \
+                 `hosts`, `capacity` and `latency`",
+            )
+            .default("none: each host does without the others"),
+        ],
         SCHEDULER_KEYS,
         MERGING_KEYS,
         LATENCY_KEYS,
@@ -200,6 +222,31 @@ pub static DEVICE: Section = Section {
         ],
     ],
     scheduler_tables: &[DeviceClass::Disk, DeviceClass::Network],
+};
+
+/// `pool` of a device.
+pub static POOL: Section = Section {
+    title: "device.NAME.pool",
+    doc: "How the hosts of a device exchange what they use: each reads what the others wrote, and writes, once in a period",
+    groups: &[&[
+        Key::new(
+            "delay",
+            Kind::Time(Duration::ZERO, Duration::from_secs(10)),
+            "\"5ms\"",
+            "Mean time of a read or a write there, exponentially distributed",
+        )
+        .default("\"5ms\""),
+        Key::new("lost", Kind::Percent(0, 10_000), "\"10%\"", "Part of the reads and writes that fail")
+            .default("\"0%\""),
+        Key::new(
+            "torn",
+            Kind::Percent(0, 10_000),
+            "\"5%\"",
+            "Part of the writes of which only the first sectors arrive",
+        )
+        .default("\"0%\""),
+    ]],
+    scheduler_tables: &[],
 };
 
 /// `model` of a device.
@@ -330,6 +377,13 @@ pub static VM: Section = Section {
                 "Node to which a request goes: a random one, each in turn, or always the one with this number, from 0",
             )
             .default("\"uniform\""),
+            Key::new(
+                "host",
+                Kind::Integer(1, HOSTS_MAX),
+                "2",
+                "Its host, of a device with several `hosts`, from 1",
+            )
+            .default("1"),
             Key::new("offset", Kind::Size(0, OFFSET_MAX), "\"10GiB\"", "Start of its volume on the device")
                 .default("after the previous VM, by name"),
             Key::new("size", Kind::Size(1 << 20, OFFSET_MAX), "\"10GiB\"", "Size of its volume")
@@ -393,13 +447,16 @@ pub static TIMELINE: Section = Section {
             Key::new("vm", Kind::Name("vm"), "\"db1\"", "The VM to which the event applies"),
             Key::new("device", Kind::Name("device"), "\"disk\"", "The device to which the event applies"),
             Key::new("node", Kind::Integer(0, NODES_MAX - 1), "0", "The node of the device, from 0").default("all"),
+            Key::new("host", Kind::Integer(1, HOSTS_MAX), "2", "The host of the device, from 1").default("all"),
             Key::new(
                 "change",
                 Kind::Word(CHANGES),
                 "\"start\"",
                 "For a VM: start (before that, the VM does not exist), idle, stop, or policy. With policy the entry \
                  contains policy keys; keys that are not stated stay unchanged, but policy = replaces all of them by \
-                 the named policy. For a device: slow, stall, recover, fail, or return",
+                 the named policy. For a device: slow, stall, recover, fail, or return. With `host`, slow and recover are for \
+                 the path between that host and the device, and fail and return for the host. For a device with \
+                 `pool`: away (the host can neither read nor write what the hosts tell each other), or back",
             ),
             Key::new("times", Kind::Decimal(1.0, 1e6), "4.0", "change \"slow\": factor by which requests take longer"),
             Key::new("policy", Kind::Name("policy"), "\"gold\"", "change \"policy\": name of the new policy"),
@@ -408,7 +465,8 @@ pub static TIMELINE: Section = Section {
     ],
     scheduler_tables: &[],
 };
-const CHANGES: &[&str] = &["start", "idle", "stop", "policy", "slow", "stall", "recover", "fail", "return"];
+const CHANGES: &[&str] =
+    &["start", "idle", "stop", "policy", "slow", "stall", "recover", "fail", "return", "away", "back"];
 
 /// `[sweep]`
 pub static SWEEP: Section = Section {

@@ -209,8 +209,13 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
         .iter()
         .map(|(name, reader)| ((*name).to_owned(), device::read(name, reader, folder, admission)))
         .collect();
-    for (_, reader) in devices_read.iter().filter(|(name, _)| host.is_some() && devices[*name].nodes > 1) {
-        reader.refuse("nodes", "devices on a host with CPUs must have one node", "remove [host] or nodes");
+    for (name, reader) in devices_read.iter().filter(|_| host.is_some()) {
+        if devices[*name].nodes > 1 {
+            reader.refuse("nodes", "devices on a host with CPUs must have one node", "remove [host] or nodes");
+        }
+        if devices[*name].hosts > 1 {
+            reader.refuse("hosts", "the CPUs of [host] are those of one host", "remove [host] or hosts");
+        }
     }
     let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
     let policies: BTreeMap<String, Part> =
@@ -368,7 +373,8 @@ fn check_device(name: &str, parts: &BTreeMap<&str, Part>, draft: &Draft, report:
     for node in 0..device.nodes {
         // If policies hold across nodes, a node must keep alone the reservations of VMs that are pinned to it.
         let counts = |vm: &Vm| match vm.placement {
-            Placement::Node(number) => number == node,
+            // All hosts share the capacity.
+            Placement::Node(number) => number == node || device.hosts > 1,
             Placement::Uniform | Placement::RoundRobin => !device.reports_remote(),
         };
         fit = fit && fits(&device.room_of(node), &counts);

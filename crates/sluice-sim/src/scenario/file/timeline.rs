@@ -67,6 +67,7 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
         (false, true) => reader.refuse("times", "it is only for change \"slow\"", "remove it"),
         _ => {}
     }
+    let is_of_host = reader.node("host").is_some();
     let what = match change {
         "start" => of_vm(reader, names, VmChange::Event(VmEvent::Start)),
         "idle" => of_vm(reader, names, VmChange::Event(VmEvent::Idle)),
@@ -79,9 +80,13 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
             let part = base.map_or_else(|| own.clone(), |base| base.overlaid(own.clone()));
             of_vm(reader, names, VmChange::Policy(Box::new(part), based))
         }
+        "slow" if is_of_host => of_device(reader, names, DeviceEvent::Path(times.unwrap_or(1.0))),
         "slow" => of_device(reader, names, DeviceEvent::Speed(Speed::Slower(times.unwrap_or(1.0)))),
         "stall" => of_device(reader, names, DeviceEvent::Speed(Speed::Stalled)),
+        "recover" if is_of_host => of_device(reader, names, DeviceEvent::Path(1.0)),
         "recover" => of_device(reader, names, DeviceEvent::Speed(Speed::NORMAL)),
+        "away" => of_device(reader, names, DeviceEvent::Away),
+        "back" => of_device(reader, names, DeviceEvent::Back),
         "fail" => of_device(reader, names, DeviceEvent::Fail),
         _ => of_device(reader, names, DeviceEvent::Return),
     };
@@ -91,7 +96,7 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
 }
 
 fn of_vm(reader: &Reader<'_>, names: &Names<'_>, change: VmChange) -> Option<What> {
-    for key in ["device", "node"].into_iter().filter(|key| reader.node(key).is_some()) {
+    for key in ["device", "node", "host"].into_iter().filter(|key| reader.node(key).is_some()) {
         reader.refuse(key, "this change is for a VM", format!("remove {key}, or write another change"));
     }
     if reader.node("vm").is_none() {
@@ -108,10 +113,44 @@ fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Opti
         reader.missing("device", ": this change is for a device");
     }
     let device = reader.known("device", names.devices)?;
+    let place = match names.devices[device].hosts {
+        1 => read_node(reader, device, names),
+        hosts => read_host(reader, device, hosts, event),
+    };
+    let has_pool = names.devices[device].device.as_ref().is_none_or(|(device, _)| device.meeting.is_some());
+    if matches!(event, DeviceEvent::Away | DeviceEvent::Back) && !has_pool {
+        let hint = format!("add [device.{device}.pool], or write another change");
+        reader.refuse("change", "the hosts of its device tell each other nothing", hint);
+    }
+    Some(What::Device(device.to_owned(), place, event))
+}
+
+/// Index of the stated host.
+fn read_host(reader: &Reader<'_>, device: &str, hosts: u32, event: DeviceEvent) -> Option<u32> {
+    if reader.node("node").is_some() {
+        reader.refuse("node", format!("device {device} has hosts, not nodes"), "write for example host = 2");
+    }
+    let host = reader.small("host");
+    if let Some(host) = host.filter(|host| *host > hosts) {
+        let hint = format!("device {device} has {hosts}, from 1 to {hosts}");
+        reader.refuse("host", format!("there is no host {host}"), hint);
+    }
+    if host.is_some() && event == DeviceEvent::Speed(Speed::Stalled) {
+        reader.refuse("host", "a device stalls for all its hosts", "remove host, or write change = \"slow\"");
+    }
+    host.map(|host| host - 1)
+}
+
+/// Number of the stated node.
+fn read_node(reader: &Reader<'_>, device: &str, names: &Names<'_>) -> Option<u32> {
+    if reader.node("host").is_some() {
+        let hint = "remove host, or add hosts to the device";
+        reader.refuse("host", format!("device {device} has one host"), hint);
+    }
     let (node, nodes) = (reader.small("node"), names.devices[device].nodes);
     if let Some(node) = node.filter(|node| *node >= nodes) {
         let hint = format!("device {device} has {nodes}, from 0 to {}", nodes - 1);
         reader.refuse("node", format!("there is no node {node}"), hint);
     }
-    Some(What::Device(device.to_owned(), node, event))
+    node
 }

@@ -102,7 +102,35 @@ fn read_guest(reader: &Reader<'_>, device: Option<&Device>) -> Guest {
     Guest { scheduler, params, info, ring }
 }
 
+/// The host of a VM; `None` if its device has one.
+fn read_host(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool) -> Option<u32> {
+    let hosts = device.map_or(1, |device| device.hosts);
+    let host = reader.small("host");
+    if let Some(host) = host.filter(|host| device.is_some() && *host > hosts) {
+        let (what, hint) = if hosts == 1 {
+            ("its device has one host".to_owned(), "remove host, or add hosts to the device".to_owned())
+        } else {
+            (format!("there is no host {host}"), format!("its device has {hosts}, from 1 to {hosts}"))
+        };
+        reader.refuse("host", what, hint);
+    }
+    if hosts == 1 {
+        return None;
+    }
+    if reader.node("placement").is_some() {
+        reader.refuse("placement", "its device has hosts, not nodes", "write for example host = 2");
+    }
+    if has_guest {
+        let hint = "remove guest, or remove hosts from the device";
+        reader.refuse("guest", "a device with several hosts has no guest schedulers", hint);
+    }
+    Some(host.unwrap_or(1).min(hosts))
+}
+
 fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool) -> Placement {
+    if let Some(host) = read_host(reader, device, has_guest) {
+        return Placement::Node(host - 1);
+    }
     let nodes = device.map_or(1, |device| device.nodes);
     let default = if nodes == 1 { Placement::Node(0) } else { Placement::Uniform };
     let placement = match reader.node("placement").map(|node| &node.value) {

@@ -81,6 +81,7 @@ fn parameters(loaded: &Loaded) -> Value {
                     "parameters": with_defaults(device.scheduler.parameters, &device.params),
                 },
                 "nodes": device.nodes,
+                "hosts": device.hosts,
                 "policies_hold": if device.reporting.is_some() { "across-nodes" } else { "at-each-node" },
                 "depth": device.gate.depth,
                 "merging": device.gate.merging,

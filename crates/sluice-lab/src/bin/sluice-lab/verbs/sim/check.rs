@@ -47,6 +47,7 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
         "device": device.name,
         "model": device.model.name(),
         "nodes": device.nodes,
+        "hosts": device.hosts,
         "policies_hold": if device.reporting.is_some() { "across-nodes" } else { "at-each-node" },
         "scheduler": device.scheduler.name,
         "depth": device.gate.depth,
@@ -97,7 +98,12 @@ fn asks(loaded: &Loaded, number: usize) -> String {
 fn print_device(loaded: &Loaded, number: usize) {
     let device = &loaded.scenario.devices[number];
     let derived = &loaded.derived[number];
-    let nodes = if device.nodes == 1 { String::new() } else { format!("{} nodes of ", device.nodes) };
+    let nodes = match (device.nodes, device.hosts, device.meeting.is_some()) {
+        (1, 1, _) => String::new(),
+        (1, hosts, true) => format!("pool of {hosts} hosts before one "),
+        (1, hosts, false) => format!("{hosts} hosts before one "),
+        (nodes, ..) => format!("{nodes} nodes of "),
+    };
     output::line(&format!(
         "Device {}: {nodes}{}, scheduler {}",
         device.name,
@@ -138,6 +144,7 @@ fn print_table(file: &ScenarioFile) {
             vm.name.clone(),
             scenario.devices[vm.device].name.clone(),
             match vm.placement {
+                Placement::Node(node) if scenario.devices[vm.device].hosts > 1 => format!("host {}", node + 1),
                 Placement::Node(node) => node.to_string(),
                 Placement::Uniform => "any".to_owned(),
                 Placement::RoundRobin => "in turn".to_owned(),
