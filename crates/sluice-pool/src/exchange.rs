@@ -29,6 +29,8 @@ const FLOOR: (u128, u128) = (9, 8);
 const SCALE: u128 = 1 << 16;
 /// A pool gives less than its capacity if it completes less than this part (9 / 10) for [`LESS_AFTER`].
 const LESS: (u64, u64) = (9, 10);
+/// A longer exchange makes no longer periods.
+const TRIP_MAX: Duration = Duration::from_secs(1);
 /// Time after which it is known.
 const LESS_AFTER: Duration = Duration::from_secs(10);
 
@@ -215,11 +217,12 @@ impl Exchange {
         self.header.as_ref()
     }
 
-    /// Time between two periods if an exchange takes `trip`: at least twice that.
+    /// Time between two periods if the last exchange took `trip`: at least twice that. One that hung says nothing about the next one, and
+    /// orders of a host without views must not last as long.
     #[must_use]
     pub fn period(&self, trip: Duration) -> Duration {
         let usual = if self.hosts() >= MANY_HOSTS { 2 * PERIOD } else { PERIOD };
-        usual.max(2 * trip)
+        usual.max(2 * trip.min(TRIP_MAX))
     }
 
     /// Number of hosts of the pool; the most if it is not known.
