@@ -111,6 +111,11 @@ fn drop_in(section: &Section, key: &str, value: &str) -> String {
                 _ => format!("{limit}burst = {{ rate = {{ {key} = {value} }}, for = \"1s\" }}\n"),
             };
         }
+        ("device.NAME", "pool") => "latency = \"8ms\"",
+        ("device.NAME.pool", key) => {
+            let other = if key == "host" { "meeting = \"/m\"" } else { "host = 1" };
+            return format!("[device.nvme0]\nlatency = \"8ms\"\npool = {{ {key} = {value}, {other} }}\n");
+        }
         ("device.NAME.delay.time", "min") => "max = \"1s\"",
         ("device.NAME.delay.time", "max") => "min = \"1ms\"",
         ("policy.NAME.latency", "reads_only") => "p99 = \"5ms\"",

@@ -7,6 +7,7 @@ mod directions;
 mod enforcement;
 mod exports;
 mod network;
+mod pools;
 mod texts;
 
 /// A valid host, which a case extends or in which it replaces a line.

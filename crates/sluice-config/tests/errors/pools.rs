@@ -1,0 +1,38 @@
+//! Storage that hosts share.
+
+use super::*;
+
+/// [`GOOD`] with a pool.
+fn pool(device: &str, keys: &str) -> String {
+    let bandwidth = "bandwidth = \"100MiB/s\"\n";
+    GOOD.replace(bandwidth, &format!("{bandwidth}{device}\n[device.d.pool]\n{keys}\n"))
+}
+
+const LATENCY: &str = "latency = \"8ms\"";
+
+#[test]
+fn a_pool_that_cannot_work_is_refused() {
+    let good = pool(LATENCY, "meeting = \"/srv/meta/sluice\"\nhost = 64");
+    assert!(parse("host.toml", &good).is_ok(), "{}", refused(&good));
+    for (text, message, hint) in [
+        (pool(LATENCY, "meeting = \"meta/sluice\"\nhost = 1"), "meeting", "write an absolute path"),
+        (pool(LATENCY, "meeting = \"/srv/vm/a.img\"\nhost = 1"), "is volume a/v", "of its own"),
+        (pool(LATENCY, "meeting = \"/dev/sda\"\nhost = 1"), "is its path", "of its own"),
+        (pool(LATENCY, "meeting = \"/m\"\nhost = 0"), "host", "from 1 to 64"),
+        (pool(LATENCY, "meeting = \"/m\"\nhost = 65"), "host", "from 1 to 64"),
+        (pool(LATENCY, "host = 1"), "meeting", "add meeting"),
+        (pool(LATENCY, "meeting = \"/m\""), "host", "add host"),
+        (pool("", "meeting = \"/m\"\nhost = 1"), "which pool needs", "add latency"),
+        (pool("latency = \"2s\"", "meeting = \"/m\"\nhost = 1"), "latency", "1s"),
+        (
+            good.replace("path = \"/dev/sda\"", "backend = \"null\""),
+            "a device that stores nothing shares nothing",
+            "remove the pool",
+        ),
+    ] {
+        let refused = refused(&text);
+        assert!(refused.contains(message) && refused.contains(hint), "{message}: {refused}");
+    }
+    let twice = good + "[device.e]\npath = \"/dev/sdb\"\ncapacity = \"1000 iops\"\nlatency = \"8ms\"\n[device.e.pool]\nmeeting = \"/srv/meta/sluice\"\nhost = 2\n";
+    assert!(refused(&twice).contains("device d meets at /srv/meta/sluice already"), "{}", refused(&twice));
+}
