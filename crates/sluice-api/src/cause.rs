@@ -57,6 +57,9 @@ const CLIENT_GONE: &str = "Connect its client again: QEMU's NBD client does not 
 const POOL: &str = "Look at which host uses the storage (`sluice describe DEVICE`, `sluice pool status MEETING`): lower the reservations or weights of \
      its VMs, limit them, or move one to other storage.";
 
+const UNAVAILABLE: &str = "Look at the path of the source, its file system and the kernel log. The daemon tries again each second, and \
+     serves the volume when it can be opened.";
+
 const NO_SPACE: &str = "Free space on the file system of the source (of a thin volume, in its pool), extend it, or raise its quota. Then resume a VM that \
      QEMU has paused; a guest that has made its file system read-only must check it and mount it again.";
 
@@ -161,10 +164,7 @@ impl Cause {
                 "Correct the host file or restore the source, and reload; or accept the new source with `sluice apply FILE --force \
                  VM/VOLUME`."
             }
-            Cause::SourceUnavailable => {
-                "Look at the path of the source, its file system and the kernel log. The daemon tries again each second, and \
-                 serves the volume when it can be opened."
-            }
+            Cause::SourceUnavailable => UNAVAILABLE,
             Cause::Interface => {
                 "Look at the interface (`ip link`, `sluice doctor`): make it, switch it on, or name another one in the host file. The \
                  daemon looks each second, and uses it when it is there."

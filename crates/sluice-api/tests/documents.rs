@@ -113,6 +113,14 @@ fn documents_of_questions_are_the_same() {
     check_rows::<Device>("top", "devices");
 }
 
+/// Made by a daemon that shares storage with three others.
+#[test]
+fn a_device_in_a_pool_is_the_same() {
+    check_rows::<Device>("describe-device-in-a-pool", "objects");
+    let outside = serde_json::to_value(Device::default()).unwrap();
+    assert!(outside.get("pool").is_none(), "{outside}");
+}
+
 #[test]
 fn documents_of_changes_are_the_same() {
     let names = [

@@ -41,14 +41,11 @@ impl Capacities {
         self.full.push_back((iops, bytes));
     }
 
-    /// Adds a second of storage that several hosts use. It counts if this host knows what all of them complete, and if requests take as
-    /// long as stated while no slot of this host was free; or if the hosts have found together that the storage gives less than it should.
+    /// Adds a second of storage that several hosts use. It counts if this host knows what all of them complete, and no slot of this host
+    /// was free, or the hosts have found together that the storage gives less than it should.
     pub(crate) fn push_shared(&mut self, full: f64, shared: &Shared<'_>) {
-        let Some(iops) = shared.iops() else { return };
-        if shared.gives_less() {
-            self.push(1.0, iops, 0.0);
-        } else if shared.is_full() {
-            self.push(full, iops, 0.0);
+        if let Some(iops) = shared.iops() {
+            self.push(if shared.gives_less() { 1.0 } else { full }, iops, 0.0);
         }
     }
 
@@ -85,8 +82,9 @@ impl Capacities {
     }
 
     /// Compares it with what is stated. A verdict changes at one threshold and changes back at another, so that a device
-    /// near one of them does not have another verdict every second.
-    pub fn compare(&mut self, stated: &Capacity) {
+    /// near one of them does not have another verdict every second. `may_be_less`: whether it may begin to be too slow. In a pool a full
+    /// host says nothing alone: what all may have in flight has to settle.
+    pub fn compare(&mut self, stated: &Capacity, may_be_less: bool) {
         let is = |verdict| self.verdict == Some(verdict);
         let too_little = if is(Verdict::TooHigh) { TOO_LITTLE + AGAIN } else { TOO_LITTLE };
         let too_much = if is(Verdict::TooLow) { TOO_MUCH - AGAIN } else { TOO_MUCH };
@@ -94,7 +92,8 @@ impl Capacities {
             _ if stated.iops.is_none() && stated.bytes.is_none() => Verdict::NotStated,
             (Some(iops), Some(bytes)) => {
                 let (by_requests, by_bytes) = parts(stated, iops, bytes);
-                if by_requests + by_bytes < too_little {
+                let may_be_less = may_be_less || is(Verdict::TooHigh);
+                if may_be_less && by_requests + by_bytes < too_little {
                     Verdict::TooHigh
                 } else if by_requests.max(by_bytes) > too_much {
                     Verdict::TooLow
@@ -140,7 +139,7 @@ mod tests {
 
     impl Capacities {
         fn against(mut self, stated: &Capacity) -> Verdict {
-            self.compare(stated);
+            self.compare(stated, true);
             self.verdict()
         }
     }

@@ -67,6 +67,8 @@ struct Load {
     worked: f64,
     /// In which the thread was late.
     late: f64,
+    /// Normalised requests per second that all hosts of its pool completed then, if that is known.
+    pool_iops: Option<f64>,
 }
 
 /// The device itself, as the subject of an event.
@@ -81,15 +83,6 @@ fn turn(stated: &Capacity, total: &Flow) -> f64 {
     let rate = stated.bytes.map_or(0.0, |stated| stated.bytes_per_second() as f64).max(total.bytes_per_second());
     let by_requests = if iops > 0.0 { cost / iops } else { 0.0 };
     by_requests.max(if rate > 0.0 { bytes / rate } else { 0.0 })
-}
-
-/// What an interval's service is of what is stated. In a pool that of all hosts counts, in requests; `None` if it is not known.
-fn given(interval: &Interval<'_>) -> Option<f64> {
-    let Interval { sample, total, .. } = interval;
-    match Shared::of(sample) {
-        Some(shared) => capacity::given(&Capacity { bytes: None, ..sample.capacity }, shared.iops()?, 0.0),
-        None => capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
-    }
 }
 
 /// What to write instead of a stated time below the device's own, both in nanoseconds.
@@ -183,7 +176,8 @@ impl DeviceTrack {
         if self.loads.len() == LOADS {
             self.loads.pop_front();
         }
-        self.loads.push_back(Load { full, worked, late });
+        let pool_iops = Shared::of(sample).and_then(|shared| shared.iops());
+        self.loads.push_back(Load { full, worked, late, pool_iops });
         let completed = sample.stats.completed - last.stats.completed;
         // What the device has completed while its thread was late is not known.
         let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0 && late < LATE;
@@ -211,7 +205,7 @@ impl DeviceTrack {
                 part_of_ten_seconds: self.load().late,
                 longest: sample.late.since(&last.late).percentile(100.0).unwrap_or(0),
             },
-            given: given(interval),
+            given: self.given(interval),
             other_hosts: Shared::of(sample).map(|shared| OtherHosts { part: shared.part_of_others() }),
             turn: turn(&sample.capacity, &self.total.counts(JOINED)) * (1 + interval.reserving()) as f64,
             misses_reservations: interval.misses_reservations(),
@@ -221,6 +215,19 @@ impl DeviceTrack {
             track.push(now, interval, index, state);
         }
         self.waits.add_waits(total);
+    }
+
+    /// What an interval's service is of what is stated; `None` if that is not known. In a pool that of all hosts counts, in requests, over ten
+    /// seconds: each sample has it of half a second.
+    fn given(&self, interval: &Interval<'_>) -> Option<f64> {
+        let Interval { sample, total, .. } = interval;
+        let Some(shared) = Shared::of(sample) else {
+            return capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second());
+        };
+        shared.iops()?;
+        let known: Vec<f64> = self.loads.iter().filter_map(|load| load.pool_iops).collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        capacity::given(&Capacity { bytes: None, ..sample.capacity }, mean, 0.0)
     }
 
     fn judge_capacity(&mut self, now: &mut Now<'_>, interval: &Interval<'_>, full: Option<f64>) {
@@ -236,7 +243,7 @@ impl DeviceTrack {
             (Some(full), None) => self.capacities.push(full, total.normalised_iops(), total.bytes_per_second()),
             (Some(full), Some(shared)) => self.capacities.push_shared(full, &shared),
         }
-        self.capacities.compare(&capacity);
+        self.capacities.compare(&capacity, shared.is_none_or(|shared| shared.gives_less()));
         let stated = match capacity {
             Capacity { iops: Some(iops), .. } => Some((iops.as_f64(), Unit::Iops)),
             Capacity { bytes: Some(rate), .. } => Some((rate.bytes_per_second() as f64, Unit::BytesPerSecond)),
@@ -263,7 +270,8 @@ impl DeviceTrack {
         // The sum of no numbers is -0.0.
         let sum = |of: fn(&Load) -> f64| self.loads.iter().map(of).sum::<f64>() + 0.0;
         let mean = |of: fn(&Load) -> f64| sum(of) / self.loads.len().max(1) as f64;
-        Load { full: mean(|load| load.full), worked: mean(|load| load.worked), late: mean(|load| load.late) }
+        let (full, worked, late) = (mean(|load| load.full), mean(|load| load.worked), mean(|load| load.late));
+        Load { full, worked, late, pool_iops: self.loads.back().and_then(|load| load.pool_iops) }
     }
 
     pub(crate) fn history(&self, vm: &str, volume: Option<&str>) -> Option<&History> {
@@ -271,7 +279,7 @@ impl DeviceTrack {
     }
 
     pub(crate) fn status(&self, name: &str, second: u64) -> Device {
-        let Load { full, worked, late } = self.load();
+        let Load { full, worked, late, .. } = self.load();
         let unknown = DeviceSample::unknown(name);
         let last = self.last.as_deref().unwrap_or(&unknown);
         Device {

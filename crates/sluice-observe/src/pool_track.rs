@@ -33,8 +33,6 @@ pub(crate) struct Shared<'a> {
     stated: &'a PoolSample,
     state: &'a Arc<State>,
     capacity: &'a Capacity,
-    /// The stated time in nanoseconds from which on the storage counts as full.
-    full_from: u64,
 }
 
 impl<'a> Shared<'a> {
@@ -42,7 +40,7 @@ impl<'a> Shared<'a> {
     pub(crate) fn of(sample: &'a DeviceSample) -> Option<Shared<'a>> {
         let window = sample.window.as_ref()?;
         let (stated, state) = (sample.pool.as_ref()?, window.pool.as_ref()?);
-        Some(Shared { stated, state, capacity: &sample.capacity, full_from: window.stated })
+        Some(Shared { stated, state, capacity: &sample.capacity })
     }
 
     fn own(&self) -> Option<&Seen> {
@@ -57,11 +55,6 @@ impl<'a> Shared<'a> {
     /// Normalised requests per second that all hosts complete; `None` without fresh views of them.
     pub(crate) fn iops(&self) -> Option<f64> {
         self.knows_others().then(|| requests(self.state.rate))
-    }
-
-    /// Whether requests take as long as stated, so that the rate of all hosts says what the storage gives.
-    pub(crate) fn is_full(&self) -> bool {
-        self.state.latency.is_some_and(|latency| latency >= self.full_from)
     }
 
     /// Whether the hosts have found that the storage gives less than its capacity.

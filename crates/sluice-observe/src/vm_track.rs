@@ -390,6 +390,15 @@ impl VmTrack {
         }
     }
 
+    /// The facts behind the cause why it does not get more, in words.
+    fn held_by_detail(&self, device: &DeviceSample, sample: &VmSample) -> Option<String> {
+        match self.held_by? {
+            Cause::OwnQueue => cause::own_queue_in_words(&sample.policy, &self.series.recent.counts(JOINED)),
+            Cause::Pool => pool_in_words(device),
+            _ => None,
+        }
+    }
+
     /// The current state of the VM and its volumes. `is_known`: its device serves.
     pub(crate) fn status(&self, device: &DeviceSample, sample: &VmSample, second: u64, is_known: bool) -> Vm {
         let recent = &self.series.recent;
@@ -438,11 +447,7 @@ impl VmTrack {
             promises,
             failed_requests: failed(&sample.stats),
             held_by: self.held_by,
-            held_by_detail: match self.held_by {
-                Some(Cause::OwnQueue) => cause::own_queue_in_words(&sample.policy, &recent.counts(JOINED)),
-                Some(Cause::Pool) => pool_in_words(device),
-                _ => None,
-            },
+            held_by_detail: self.held_by_detail(device, sample),
             cpu: status::cpu(sample.cpu.limit, &recent.counts(JOINED)),
             volumes,
             histograms: None,

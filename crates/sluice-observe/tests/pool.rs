@@ -83,7 +83,12 @@ fn a_pool_that_gives_less_than_its_capacity() {
     observed.run(30);
     assert_eq!(observed.about_device(EventKind::Capacity), [], "what the others complete is not known");
     observed.set(|state| state.hosts[0].is_fresh = true);
-    observed.run(12);
+    observed.run(20);
+    assert_eq!(observed.about_device(EventKind::Capacity), [], "a moment, for all that the hosts have found");
+    observed.set(|state| state.troubles = vec![Trouble::GivesLess(raw(1500))]);
+    observed.run(1);
+    observed.set(|state| state.troubles.clear());
+    observed.run(10);
     let says = "Device disk gives 1500 iops while it is full; its stated capacity is 2000 iops (all hosts of its pool together; latency = 8ms \
                 bounds what is in flight; with a longer one it may give more)";
     assert_eq!(observed.about_device(EventKind::Capacity), [(Phase::Began, says.to_owned())]);
@@ -108,8 +113,8 @@ fn a_host_without_queues_learns_from_the_others_that_the_pool_gives_less() {
 fn a_reservation_that_other_hosts_leave_no_room_for_names_the_one_with_most_device_time() {
     let mut observed = host(400, pool(400, [450, 800, 350]), &[("db", reserving(800)), ("b", Policy::default())]);
     let began = observed.expect("db", EventKind::Reservation, Cause::Pool, |observed| observed.stop(0));
-    let says = "db got 392 iops of the 800 iops that it has reserved and asked for (host 3 uses most of the storage: 800 iops, 8.4 ms each, 40 % of \
-                the device time of all hosts); cause: other hosts of the pool";
+    let says = "db got 392 iops of the 800 iops that it has reserved and asked for (host 3 uses most among the other hosts: 800 iops, 8.4 ms each, \
+                40 % of the device time of all hosts; this host has 20 %); cause: other hosts of the pool";
     assert_eq!(began.in_words(), says);
 }
 

@@ -60,19 +60,28 @@ impl DevicePool {
         let (busiest, part) = self.busiest_other()?;
         let latency = amount::time(busiest.latency_us.unwrap_or(0) as f64);
         let (host, iops, part) = (busiest.host, amount::rate(busiest.iops), amount::percent(100.0 * part));
+        let own = amount::percent(100.0 * self.part_of_device_time(self.host));
         Some(format!(
-            "host {host} uses most of the storage: {iops} iops, {latency} each, {part} of the device time of all hosts"
+            "host {host} uses most among the other hosts: {iops} iops, {latency} each, {part} of the device time of all hosts; this host has {own}"
         ))
     }
 
     /// The other host with the most device time, and its part of that of all hosts, 0 to 1. Device time is rate times time per request.
-    #[must_use]
-    pub fn busiest_other(&self) -> Option<(&PoolHost, f64)> {
-        let fresh = || self.hosts.iter().filter(|host| host.is_fresh);
-        let all: f64 = fresh().map(PoolHost::device_time).sum();
-        let others = fresh().filter(|host| host.host != self.host && host.device_time() > 0.0);
+    fn busiest_other(&self) -> Option<(&PoolHost, f64)> {
+        let others = self.fresh().filter(|host| host.host != self.host && host.device_time() > 0.0);
         let busiest = others.max_by(|one, other| one.device_time().total_cmp(&other.device_time()))?;
-        Some((busiest, busiest.device_time() / all))
+        Some((busiest, self.part_of_device_time(busiest.host)))
+    }
+
+    fn fresh(&self) -> impl Iterator<Item = &PoolHost> {
+        self.hosts.iter().filter(|host| host.is_fresh)
+    }
+
+    /// Part of a host of the device time of all, 0 to 1.
+    fn part_of_device_time(&self, host: u8) -> f64 {
+        let all: f64 = self.fresh().map(PoolHost::device_time).sum();
+        let own: f64 = self.fresh().filter(|known| known.host == host).map(PoolHost::device_time).sum();
+        if all > 0.0 { own / all } else { 0.0 }
     }
 }
 

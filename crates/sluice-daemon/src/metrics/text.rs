@@ -141,6 +141,7 @@ mod tests {
             measured_bytes_per_second: Some(1.0),
             is_too_slow: false,
             is_overcommitted: false,
+            pool_troubles: None,
             waits: Times::default(),
             vms,
         };

@@ -73,6 +73,7 @@ pub(crate) fn advice(cause: Cause, known: Option<Known<'_>>) -> String {
         Cause::OwnQueue => known.ask_for_more(),
         Cause::Batch => known.shorten_batches(),
         Cause::Device => known.correct_capacity(),
+        Cause::Pool => known.against_other_hosts(),
         _ => None,
     });
     special.unwrap_or_else(|| cause.advice().to_owned())
@@ -255,6 +256,26 @@ impl Known<'_> {
                 )
             }
         })
+    }
+
+    /// Less for the VMs of the host that uses most of the storage, or more for the VM if it gets what it was promised.
+    fn against_other_hosts(&self) -> Option<String> {
+        let pool = self.device.pool.as_ref()?;
+        if !pool.knows_others() {
+            let path = pool.meeting.display();
+            return Some(format!(
+                "This host does not see what the others do, so its VMs get the part of one host: mend {path}, where the hosts meet \
+                 (`sluice status`)."
+            ));
+        }
+        let mut busiest = pool.busiest_in_words()?;
+        busiest.replace_range(..1, "H");
+        let is_broken = self.vm.all_promises().any(|(_, promise)| promise.state == State::Broken);
+        let more =
+            if is_broken { "" } else { " A larger reservation or weight of the VM counts in the whole pool too." };
+        Some(format!(
+            "{busiest}. Lower the reservations or weights of its VMs, limit them, or move one to other storage.{more}"
+        ))
     }
 
     fn correct_capacity(&self) -> Option<String> {

@@ -7,7 +7,7 @@ use sluice_api::policy::Policy;
 use sluice_api::status::{Capacity, Device, DeviceSettings, DeviceWindow, Vm};
 
 use super::devices::verdict;
-use super::{NOTHING, amount, object, operations, shares, throughput_of};
+use super::{NOTHING, amount, object, operations, pool, shares, throughput_of};
 use crate::output;
 
 /// Disks that are named.
@@ -22,7 +22,9 @@ pub(crate) fn described(device: &Device, vms: &[Vm]) -> String {
     let mut lines = vec![format!("{kind} {}: {}", device.device, device.health.name())];
     lines.extend(device.problems.iter().map(|problem| format!("  It {problem}")));
     lines.push(String::new());
-    lines.extend(pairs(device, is_link).into_iter().map(|(name, value)| format!("{name:<12}{value}")));
+    let of_pool = device.pool.iter().flat_map(pool::pairs);
+    lines.extend(pairs(device, is_link).into_iter().chain(of_pool).map(|(name, value)| format!("{name:<12}{value}")));
+    lines.extend(device.pool.iter().flat_map(|pool| [String::new(), pool::hosts(pool)]));
     lines.extend([String::new(), object::rates(&device.rates)]);
     lines.extend([String::new(), consumers(device, vms, is_link)]);
     if !device.service_times.is_empty() {

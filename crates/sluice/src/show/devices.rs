@@ -1,8 +1,8 @@
 //! Devices as a table.
 
-use sluice_api::status::{Device, Verdict};
+use sluice_api::status::{Device, DevicePool, Verdict};
 
-use super::{amount, operations, shown, throughput_of};
+use super::{NOTHING, amount, operations, shown, throughput_of};
 use crate::output;
 use sluice_api::amount::{percent, rate, time};
 
@@ -11,7 +11,7 @@ pub(crate) fn table(devices: &[Device], wide: bool) -> String {
     let mut header =
         vec!["DEVICE", "HEALTH", "VMS", "IOPS", "MIB/S", "P99", "FULL", "RESERVED", "STATED", "MEASURED", "CAPACITY"];
     if wide {
-        header.extend(["DEPTH", "IN FLIGHT", "QUEUED", "CLIENTS", "THREAD", "LATE", "IOPS 1S", "IOPS 1M"]);
+        header.extend(["DEPTH", "IN FLIGHT", "QUEUED", "CLIENTS", "THREAD", "LATE", "IOPS 1S", "IOPS 1M", "OF POOL"]);
     }
     let mut table = output::table(&header);
     for device in devices {
@@ -43,11 +43,17 @@ pub(crate) fn table(devices: &[Device], wide: bool) -> String {
                 percent(device.thread_late_percent),
                 operations(&device.rates.second),
                 operations(&device.rates.minute),
+                device.pool.as_ref().and_then(of_pool).unwrap_or_else(|| NOTHING.to_owned()),
             ]);
         }
         table.add_row(row);
     }
     table.to_string()
+}
+
+/// What a host is due of what all hosts of its pool get: `512 of 1998`.
+fn of_pool(pool: &DevicePool) -> Option<String> {
+    Some(format!("{} of {}", rate(pool.part_iops?), rate(pool.iops?)))
 }
 
 /// Whether the stated capacity is right, in words.

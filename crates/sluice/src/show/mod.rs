@@ -15,6 +15,7 @@ pub(crate) mod history;
 pub(crate) mod object;
 pub(crate) mod outstanding;
 pub(crate) mod policies;
+pub(crate) mod pool;
 pub(crate) mod promise;
 pub(crate) mod shares;
 pub(crate) mod status;

@@ -164,6 +164,9 @@ fn device_lines(device: &Device, canvas: &mut Canvas<'_>, theme: &Theme) {
         ),
     ];
     canvas.cells(&parts, Style::new());
+    if let Some(pool) = &device.pool {
+        canvas.line(&format!("  {}", show::pool::line(pool)), Style::new());
+    }
     for problem in &device.problems {
         canvas.line(&format!("! {} {problem}", device.device), theme.broken());
     }

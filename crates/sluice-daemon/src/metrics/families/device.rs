@@ -65,13 +65,13 @@ pub(super) static FAMILIES: &[Family] = &[
     }),
     gauge(
         "sluice_device_measured_ops_per_second",
-        "Throughput of the device in the last minute in which it was full, in normalised requests; missing until it was \
-         full for ten seconds",
+        "Throughput of the device in the last minute in which it was full, in normalised requests, in a pool that of all hosts; missing \
+         until it was full for ten seconds",
         |device| device.measured_iops.map(Value::from),
     ),
     gauge(
         "sluice_device_measured_bytes_per_second",
-        "Throughput of the device in the last minute in which it was full, in bytes; missing until it was full for ten \
+        "Throughput of the device in the last minute in which it was full, in bytes; missing in a pool, and until it was full for ten \
          seconds",
         |device| device.measured_bytes_per_second.map(Value::from),
     ),
@@ -93,7 +93,7 @@ pub(super) static FAMILIES: &[Family] = &[
     gauge(
         "sluice_device_latency_too_low",
         "Whether the device takes longer for one request than is stated, so that it gives less than it could",
-        |device| Some(device.sample.window.as_ref().is_some_and(|window| window.own_time.is_some()).into()),
+        |device| Some(device.sample.own_time().is_some().into()),
     ),
     gauge("sluice_device_below_capacity", "Whether the full device gives less than its stated capacity", |device| {
         Some(device.is_too_slow.into())

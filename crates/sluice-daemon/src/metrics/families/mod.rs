@@ -13,6 +13,7 @@ use super::series::Series;
 mod device;
 mod host;
 mod nic;
+mod pool;
 mod vm;
 mod volume;
 
@@ -135,7 +136,8 @@ fn volumes(state: &State) -> impl Iterator<Item = VolumeRow<'_>> {
 
 /// Every metric, in the order of the text.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    host::FAMILIES.iter().chain(device::FAMILIES).chain(vm::FAMILIES).chain(volume::FAMILIES).chain(nic::FAMILIES)
+    let devices = host::FAMILIES.iter().chain(device::FAMILIES).chain(pool::FAMILIES);
+    devices.chain(vm::FAMILIES).chain(volume::FAMILIES).chain(nic::FAMILIES)
 }
 
 #[cfg(test)]
