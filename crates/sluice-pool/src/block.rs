@@ -60,6 +60,9 @@ pub struct Usage {
     pub window: u64,
     /// Whether requests waited for room in its window.
     pub held_back: bool,
+    /// `window` as it was in the period. What completed belongs to that one: with the present one, the windows of a pool swing, as a host
+    /// learns of others' times a period or two later.
+    pub in_force: u64,
     /// Raw cost that completed in the period, per second.
     pub cost: u64,
     /// Mean time of it at the device in nanoseconds, weighted by cost; 0 if nothing completed.
@@ -187,6 +190,7 @@ mod tests {
             sequence: number,
             window: number,
             held_back,
+            in_force: number,
             cost: number,
             latency: number,
             dues,

@@ -173,6 +173,7 @@ impl Exchange {
             sequence: 0,
             window: aim.outstanding(),
             held_back: false,
+            in_force: aim.outstanding(),
             cost: 0,
             latency: 0,
             dues: Curve::NONE,
@@ -240,6 +241,7 @@ impl Exchange {
         self.known_dues = self.own.dues;
         self.own.sequence += 1;
         self.own.held_back = held_back;
+        self.own.in_force = self.own.window;
         self.own.cost = u64::try_from(per_second).unwrap_or(u64::MAX);
         self.own.latency = completed.latency().unwrap_or(0);
         self.own.dues = dues.clamped(self.prices.capacity());
@@ -303,6 +305,7 @@ impl Exchange {
             None => view.at = now,
         }
         usage.window = usage.window.min(self.aim.window_max());
+        usage.in_force = usage.in_force.min(self.aim.window_max());
         usage.cost = usage.cost.min(2 * self.prices.capacity());
         usage.dues = usage.dues.clamped(self.prices.capacity());
         view.usage = Some(usage);
@@ -336,10 +339,12 @@ impl Exchange {
     /// Computes what may be in flight in the pool from now on.
     fn follow(&mut self, now: Instant, period: Duration) {
         let (mut windows, mut count) = (u128::from(self.own.window), 1);
+        let mut in_force = u128::from(self.own.in_force);
         let (mut completed, mut rate) = (self.completed, self.own.cost);
         let mut held_back = self.own.held_back;
         for (_, usage) in self.fresh(now, period) {
             windows += u128::from(usage.window);
+            in_force += u128::from(usage.in_force);
             count += 1;
             let cost = (u128::from(usage.cost) * period.as_nanos() / 1_000_000_000) as u64;
             completed.cost = completed.cost.saturating_add(cost);
@@ -347,9 +352,10 @@ impl Exchange {
             rate = rate.saturating_add(usage.cost);
             held_back |= usage.held_back;
         }
-        let window = (windows / count) as u64;
-        self.too_low.note(&self.aim, &Period { held_back, completed, window, nanos: period.as_nanos() as u64 });
-        let next = self.aim.next(window, &completed);
+        let (window, in_force) = ((windows / count) as u64, (in_force / count) as u64);
+        self.too_low
+            .note(&self.aim, &Period { held_back, completed, window: in_force, nanos: period.as_nanos() as u64 });
+        let next = self.aim.next_after(window, in_force, &completed);
         let next = if held_back { next } else { next.min(window) };
         let least = if self.too_low.own_time().is_some() { self.aim.outstanding() / 2 } else { 1 };
         self.own.window = next.clamp(least.min(self.aim.window_max()), self.aim.window_max());

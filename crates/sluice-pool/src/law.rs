@@ -72,8 +72,14 @@ impl Aim {
     /// completions it stays.
     #[must_use]
     pub fn next(&self, window: u64, completed: &Completed) -> u64 {
+        self.next_after(window, window, completed)
+    }
+
+    /// The same if the window was another one while those requests completed.
+    #[must_use]
+    pub fn next_after(&self, window: u64, in_force: u64, completed: &Completed) -> u64 {
         let Some(latency) = completed.latency() else { return window };
-        let scaled = u128::from(window) * u128::from(self.latency) / u128::from(latency);
+        let scaled = u128::from(in_force) * u128::from(self.latency) / u128::from(latency);
         let next = u128::from(window) + scaled + u128::from(self.outstanding() / ABOVE);
         u64::try_from(next / 2).unwrap_or(u64::MAX)
     }

@@ -4,14 +4,18 @@
 //! capacity completed, and they took the same time before and after the window became less than half of what it was, then nothing queues
 //! there, and that is the device's own time.
 
+use sluice_sched::Cost;
+
 use crate::law::{Aim, Completed};
 
 /// Nanoseconds after which it is known.
 const SPAN_MIN: u64 = 10_000_000_000;
 /// Nanoseconds with a small window that are needed for it: a few requests of random duration say little.
 const SMALL_MIN: u64 = SPAN_MIN / 2;
-/// The part (1 / 10) by which times may differ that are the same.
+/// The part (1 / 10) by which times may differ that are the same, if many requests completed.
 const SAME: u64 = 10;
+/// Requests that are needed to know a time.
+const REQUESTS_MIN: u64 = 64;
 
 /// Looks for an aim below the device's own time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,6 +92,9 @@ impl Span {
     fn own_time(&self) -> Option<u64> {
         let (large, small) = (self.large.completed.latency()?, self.small.completed.latency()?);
         let is_long = self.small.nanos >= SMALL_MIN && self.large.nanos + self.small.nanos >= SPAN_MIN;
-        (is_long && large.abs_diff(small) <= large / SAME).then_some(small)
+        // The window was large for a short time only. The mean of n random durations is off by a part of 1 / sqrt(n), if that is usual.
+        let requests = self.large.completed.cost / u64::from(Cost::ONE.raw());
+        let off = large / SAME + 2 * large / requests.isqrt().max(1);
+        (is_long && requests >= REQUESTS_MIN && large.abs_diff(small) <= off).then_some(small)
     }
 }

@@ -7,6 +7,7 @@ mod calibration;
 mod drives;
 mod invariants;
 mod netback;
+mod pools;
 mod profiles;
 mod queueing;
 mod replay;
