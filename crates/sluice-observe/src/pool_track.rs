@@ -79,6 +79,7 @@ impl<'a> Shared<'a> {
             window_requests: rounded(requests(*window)),
             latency_us: latency.map(|nanos| nanos / 1000),
             iops: known(requests(self.state.rate)),
+            reserved_iops: rounded(requests(self.state.reserved)),
             part_iops: self.own().and_then(|own| known(requests(own.part))),
             hosts: hosts.iter().map(described).collect(),
             troubles: Vec::new(),
@@ -114,6 +115,7 @@ enum Matter {
     NoBlock,
     SameNumber,
     Capacity,
+    Unclaimed,
     /// A host that was seen to take part does so no more.
     Vanished(Host),
     Unreadable(Host),
@@ -201,10 +203,12 @@ impl Shared<'_> {
         let own = self.capacity.iops.unwrap_or(header);
         let stated = in_words(own, self.stated.request_bytes);
         let path = self.stated.meeting.display().to_string();
-        let command = shell::command(["sluice", "pool", "create", &path, "--capacity", &stated, "--keep"]);
+        let hosts = self.state.last_host.to_string();
+        let command = ["sluice", "pool", "create", &path, "--hosts", &hosts, "--capacity", &stated, "--keep"];
+        let command = shell::command(command);
         let text = format!(
             "the host file states a capacity of {stated}, and the pool has {}; the smaller one holds. State that of the pool, or change it with \
-             `{command} --hosts N`, where N is the number of its hosts",
+             `{command}`",
             in_words(header, request_bytes)
         );
         let shortfall = Shortfall { wanted: header.as_f64(), got: own.as_f64(), unit: Unit::Iops };
@@ -259,6 +263,11 @@ impl PoolTrack {
 
     fn found(&self, shared: Shared<'_>) -> Vec<Found> {
         let mut found: Vec<Found> = shared.state.troubles.iter().filter_map(|trouble| shared.found(trouble)).collect();
+        found.extend(shared.state.unclaimed.as_ref().map(|why| {
+            let text =
+                format!("its VMs reserve more than this host has claimed, so other hosts may promise that too: {why}");
+            Found::new(Matter::Unclaimed, text)
+        }));
         // A block that cannot be read says why.
         let is_unreadable = |host: Host| found.iter().any(|found| found.matter == Matter::Unreadable(host));
         let is_old = |seen: &&Seen| !seen.is_fresh && seen.age >= VANISHED && self.seen.contains(&seen.host);

@@ -36,8 +36,11 @@ fn pool(own: u64, others: [u64; 3]) -> State {
         window: raw(17),
         latency: Some(8_400_000),
         rate: raw(own + others.iter().sum::<u64>()),
+        last_host: 4,
         hosts: hosts.collect(),
         troubles: Vec::new(),
+        reserved: raw(0),
+        unclaimed: None,
     }
 }
 
@@ -97,6 +100,20 @@ fn a_pool_that_gives_less_than_its_capacity() {
     observed.set(|state| *state = pool(300, [500, 800, 400]));
     observed.run(60);
     assert_eq!(observed.about_device(EventKind::Capacity)[1].0, Phase::Ended);
+}
+
+#[test]
+fn what_other_hosts_refuse_is_told_until_it_is_claimed() {
+    let mut observed = host(300, pool(300, [400, 500, 300]), &[("a", reserving(200))]);
+    observed.set(|state| state.unclaimed = Some("host 2 (b) has 1900 iops".to_owned()));
+    observed.run(5);
+    let status = observed.observer.status();
+    let pool = status.devices[0].pool.clone().unwrap();
+    assert!(pool.troubles[0].contains("host 2 (b) has 1900 iops"), "{pool:?}");
+    observed.set(|state| (state.unclaimed, state.reserved) = (None, raw(200)));
+    observed.run(5);
+    assert_eq!(observed.about_device(EventKind::Pool).last().map(|(phase, _)| *phase), Some(Phase::Ended));
+    assert_eq!(observed.observer.status().devices[0].pool.as_ref().unwrap().reserved_iops, 200.0);
 }
 
 #[test]
@@ -227,7 +244,7 @@ fn what_keeps_hosts_from_sharing_is_said_once_with_its_remedy() {
         (
             Trouble::Capacity(3_000_000, 4096),
             "the host file states a capacity of 2000 iops@8KiB, and the pool has 3000 iops@4KiB; the smaller one holds. State that of the pool, or \
-             change it with `sluice pool create /dev/pool --capacity '2000 iops@8KiB' --keep --hosts N`",
+             change it with `sluice pool create /dev/pool --hosts 4 --capacity '2000 iops@8KiB' --keep`",
         ),
     ] {
         let mut observed = host(2000, pool(0, [500, 0, 0]), &[]);

@@ -137,6 +137,8 @@ pub struct State {
     pub latency: Option<u64>,
     /// Raw cost per second that all hosts complete.
     pub rate: u64,
+    /// Hosts have the numbers 1 to this one.
+    pub last_host: Host,
     /// Hosts that have been seen, this one included.
     pub hosts: Vec<Seen>,
     pub troubles: Vec<Trouble>,
@@ -297,6 +299,10 @@ impl Exchange {
         }
         let view = &mut self.views[usize::from(host) - 1];
         view.unreadable = read.as_ref().err().copied().filter(|reason| *reason != Unreadable::Empty);
+        if read.as_ref().is_err_and(|reason| *reason == Unreadable::Empty) {
+            // It was forgotten.
+            view.usage = None;
+        }
         let Ok(mut usage) = read else { return };
         match &view.usage {
             // The same, or a write that was overtaken by a later one.
@@ -468,6 +474,7 @@ impl Exchange {
             window: self.own.window,
             latency: self.latency,
             rate: self.rate,
+            last_host: self.hosts(),
             hosts,
             troubles: self.troubles(now, period),
             reserved: 0,

@@ -1,8 +1,7 @@
 //! Several hosts before one device of 2,000 iops, which exchange blocks as the daemon does. `latency` is 8 ms.
 //!
 //! A second in which a VM gets less than 95 % of its reservation is short. The first host has db, which reserves 800 and keeps 16 requests
-//! outstanding; the others have aggressors, which keep 32. Here runs are short; `SLUICE_POOL_TABLE=1 cargo test -p sluice-sim --test all
-//! pools::table -- --ignored --nocapture` prints the table of long ones.
+//! outstanding; the others have aggressors, which keep 32.
 
 use std::time::Duration;
 
@@ -14,7 +13,6 @@ use sluice_sim::scenario::{Scenario, Watch, run};
 
 mod bench;
 mod rows;
-mod table;
 
 use bench::{Bench, DEVICES, Device, Measured, vm};
 use rows::{begins, flood, moving, too_low};

@@ -24,6 +24,8 @@ pub struct DevicePool {
     pub iops: Option<f64>,
     /// Normalised requests per second that this host is due; null without fresh views of the other hosts.
     pub part_iops: Option<f64>,
+    /// Normalised requests per second that this host has claimed of the pool.
+    pub reserved_iops: f64,
     /// Hosts that have been seen, this one included.
     pub hosts: Vec<PoolHost>,
     /// What keeps the hosts from sharing the pool as it is stated, in words.

@@ -21,7 +21,7 @@ pub struct PoolHandle(pub(crate) Mailbox<Disk>);
 /// What the exchange says.
 pub(crate) enum PoolCommand {
     EndPeriod(Sender<Option<Report>>),
-    Obey(Option<(Order, Arc<State>)>),
+    Obey(Option<Box<(Order, Arc<State>)>>),
 }
 
 impl PoolHandle {
@@ -35,7 +35,7 @@ impl PoolHandle {
 
     /// The device does what the order says, and shows the state of the pool; `None`: it is alone again. Waits for nothing.
     pub fn obey(&self, order: Option<(Order, Arc<State>)>) {
-        self.send(PoolCommand::Obey(order));
+        self.send(PoolCommand::Obey(order.map(Box::new)));
     }
 
     fn send(&self, command: PoolCommand) {
@@ -49,6 +49,6 @@ pub(crate) fn command(core: &mut Core, now: Instant, command: PoolCommand) {
     let (gate, store) = (&mut core.base.gate, &mut core.backend.store);
     match command {
         PoolCommand::EndPeriod(reply) => drop(reply.send(store.end_period(now, gate))),
-        PoolCommand::Obey(order) => store.obey(now, order, gate),
+        PoolCommand::Obey(order) => store.obey(now, order.map(|order| *order), gate),
     }
 }

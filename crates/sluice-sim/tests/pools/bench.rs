@@ -33,7 +33,7 @@ const BUCKET_MS: u64 = 100;
 pub(super) enum Device {
     /// One after the other, each in the same time.
     Fifo,
-    /// So many servers of exponential time.
+    /// A number of servers of exponential time.
     Servers(u32),
     /// One after the other, by their cost.
     ByCost,
@@ -207,7 +207,7 @@ impl Bench {
         simulation
     }
 
-    /// Runs it for so many seconds after [`WARM`].
+    /// Runs it for this number of seconds after [`WARM`].
     pub(super) fn run(&self, seconds: u64) -> Measured {
         let mut simulation = self.build();
         let times = Rc::new(RefCell::new(vec![Sum::default(); ((WARM + seconds) * 1000 / BUCKET_MS + 1) as usize]));
@@ -256,14 +256,6 @@ impl Measured {
         let short = (WARM..).zip(series).filter(|(_, got)| (*got as f64) < least).take(12);
         let short: Vec<String> = short.map(|(second, got)| format!("{second}: {got}")).collect();
         if short.is_empty() { String::new() } else { format!(" ({})", short.join(", ")) }
-    }
-
-    pub(super) fn rate(&self, vm: usize) -> f64 {
-        self.simulation.rate(vm)
-    }
-
-    pub(super) fn total(&self) -> f64 {
-        (0..self.vms.len()).map(|vm| self.rate(vm)).sum()
     }
 
     /// Completed raw cost per second, in normalised requests.

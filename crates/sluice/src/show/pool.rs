@@ -27,6 +27,7 @@ pub(crate) fn pairs(pool: &DevicePool) -> Vec<(&'static str, String)> {
         ("Pool", format!("host {host}; hosts meet at {}", meeting.display())),
         ("Pool window", format!("{window_requests:.1} requests of all hosts; they take {latency}")),
         ("Pool part", part),
+        ("Pool claim", format!("{} iops, which no other host may promise", rate(pool.reserved_iops))),
     ]
 }
 

@@ -51,6 +51,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluice reset db1/limit db1/reservation", "undo two changes in one step"),
     ("sluice reset --all", "undo all changes"),
     ("sluice state restore --state /var/lib/sluice", "return to the state before an upgrade"),
+    (
+        "sluice pool create /srv/meta/sluice --hosts 8 --capacity \"20000 iops@8KiB\"",
+        "prepare the place where eight hosts meet",
+    ),
+    ("sluice pool status /srv/meta/sluice", "show its hosts and what they have reserved"),
+    ("sluice pool forget /srv/meta/sluice --host 3", "release what a host that is gone has reserved"),
     ("sluice accept-loss db1/data", "resume writes to a volume"),
     ("sluice export libvirt-xml db1", "print the elements of a libvirt domain for what the daemon serves"),
     ("sluice export qemu-args db1 /etc/sluice/sluice.toml --memory 4GiB", "print arguments of QEMU for a host file"),

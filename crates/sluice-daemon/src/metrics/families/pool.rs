@@ -69,6 +69,11 @@ pub(super) static FAMILIES: &[Family] = &[
             Some(requests(part).into())
         },
     ),
+    gauge(
+        "sluice_pool_reserved_ops_per_second",
+        "Normalised requests per second that this host has claimed: no other host may promise them",
+        |device| Some(requests(state(device)?.reserved).into()),
+    ),
     Family {
         name: "sluice_pool_view_age_seconds",
         kind: Kind::Gauge,
