@@ -96,7 +96,7 @@ fn read_pool(reader: &Reader<'_>, backend: Backend, device: &Device) -> Option<P
     let table = reader.table("pool")?;
     if backend == Backend::Null {
         let hint = "remove the pool, or state the path of storage that hosts share instead of backend = \"null\"";
-        reader.refuse("pool", "a device that stores nothing shares nothing with other hosts".to_owned(), hint);
+        reader.refuse("pool", "a device that stores nothing shares nothing with other hosts", hint);
     }
     if device.latency.is_none() {
         reader.missing(

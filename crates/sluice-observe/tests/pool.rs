@@ -39,6 +39,7 @@ fn pool(own: u64, others: [u64; 3]) -> State {
         last_host: 4,
         hosts: hosts.collect(),
         troubles: Vec::new(),
+        requests: 0,
         reserved: raw(0),
         unclaimed: None,
     }

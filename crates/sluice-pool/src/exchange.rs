@@ -142,6 +142,8 @@ pub struct State {
     /// Hosts that have been seen, this one included.
     pub hosts: Vec<Seen>,
     pub troubles: Vec<Trouble>,
+    /// Reads and writes of this host at the meeting place since it began.
+    pub requests: u64,
     /// Raw cost per second that this host has claimed, if it does; see [`crate::claims`].
     pub reserved: u64,
     /// Why it has claimed less than its VMs reserve.
@@ -477,6 +479,7 @@ impl Exchange {
             last_host: self.hosts(),
             hosts,
             troubles: self.troubles(now, period),
+            requests: 0,
             reserved: 0,
             unclaimed: None,
         }

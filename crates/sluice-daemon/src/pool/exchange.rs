@@ -87,6 +87,8 @@ struct Meeting {
     /// Number of the helper, so that news of an earlier one are known.
     number: u64,
     step: Step,
+    /// Number of requests to helpers so far.
+    requests: u64,
     /// Time that the last exchange took.
     trip: Duration,
     ends: Instant,
@@ -148,6 +150,7 @@ impl Meeting {
             helper: None,
             number: 0,
             step: Step::None(Instant::now()),
+            requests: 0,
             trip: Duration::ZERO,
             ends: Instant::now(),
             error: None,
@@ -210,6 +213,7 @@ impl Meeting {
         let (now, period) = (self.clock.now(), self.period());
         let order = self.exchange.order(now, period);
         let mut state = self.exchange.state(now, period);
+        state.requests = self.requests;
         (state.reserved, state.unclaimed) = (self.claiming.confirmed(), self.claiming.refusal().map(str::to_owned));
         self.device.obey(Some((order, Arc::new(state))));
     }
@@ -238,6 +242,7 @@ impl Meeting {
     }
 
     fn ask(&mut self, request: &Request, step: Step) {
+        self.requests += u64::from(!matches!(request, Request::Lock { .. }));
         let asked = self.helper.as_mut().is_some_and(|helper| helper.ask(request).is_ok());
         if asked {
             self.step = step;

@@ -69,6 +69,13 @@ pub(super) static FAMILIES: &[Family] = &[
             Some(requests(part).into())
         },
     ),
+    Family {
+        name: "sluice_pool_meeting_requests_total",
+        kind: Kind::Counter,
+        labels: &["device"],
+        help: "Reads and writes of this host at the meeting place since its exchange began",
+        samples: Samples::Device(|device| Some(state(device)?.requests.into())),
+    },
     gauge(
         "sluice_pool_reserved_ops_per_second",
         "Normalised requests per second that this host has claimed: no other host may promise them",
