@@ -250,3 +250,22 @@ fn a_place_that_cannot_be_one_was_written() {
     let unknown = run(sluice().args(["pool", "status"]).arg(&used)).failed();
     assert!(unknown.contains("has no pool that can be read"), "{unknown}");
 }
+
+#[test]
+fn a_host_that_left_its_pool_kept_what_it_had_claimed() {
+    let hosts = Hosts::new(2);
+    let daemon = hosts.serve(1);
+    reserve(hosts.place(1), 1, 800).ok();
+    let claimed = || at(&hosts.meeting)["hosts"][0]["reserved_iops"].as_f64().unwrap();
+    assert!((799.0..801.0).contains(&claimed()));
+    let pool = format!("[device.disk.pool]\nmeeting = \"{}\"\nhost = 1\n", hosts.meeting.display());
+    let text = hosts.file(1, 1, "");
+    assert!(text.contains(&pool));
+    daemon.accept(&text.replace(&pool, ""));
+    until("it is given back", || claimed() < 1.0);
+    // A stop is no leave: what its VMs have is kept for them.
+    daemon.accept(&text);
+    until("it is claimed again", || claimed() > 799.0);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert!(claimed() > 799.0);
+}

@@ -63,8 +63,8 @@ pub(super) struct Claiming {
     /// As last written and confirmed; `None` until it is known.
     confirmed: Option<Promised>,
     sequence: u64,
-    /// What this host had claimed when it began.
-    learned: Promised,
+    /// What this host had claimed when that was last known.
+    known: Promised,
     /// What is in force; `None` before anything is.
     promised: Option<Promised>,
     /// What a change wants to promise.
@@ -91,7 +91,7 @@ impl Claiming {
             epoch,
             confirmed: None,
             sequence: 0,
-            learned: Promised::default(),
+            known: Promised::default(),
             promised: None,
             asked: None,
             trying: None,
@@ -124,12 +124,12 @@ impl Claiming {
 
     /// What was confirmed, in raw cost per second.
     pub(super) fn confirmed(&self) -> u64 {
-        self.confirmed.map_or(0, |confirmed| confirmed.reserved)
+        self.confirmed.unwrap_or(self.known).reserved
     }
 
     /// What is in force, or what was claimed before that.
     fn in_force(&self) -> Promised {
-        self.promised.unwrap_or(self.learned)
+        self.promised.unwrap_or(self.known)
     }
 
     /// When there may be something to do without another event.
@@ -141,6 +141,7 @@ impl Claiming {
 
     /// The place cannot be used now. What was written may be there or not.
     pub(super) fn interrupt(&mut self, why: &str) {
+        self.known = self.confirmed.unwrap_or(self.known);
         (self.confirmed, self.trying, self.settling) = (None, None, None);
         self.refuse(format!("the claim cannot be written: {why}"));
     }
@@ -168,6 +169,8 @@ impl Claiming {
 
     /// The next request, when no other one is outstanding.
     pub(super) fn next(&mut self, rules: &Rules<'_>) -> Option<(Request, ClaimStep)> {
+        // The change has given up.
+        self.asked.take_if(|(_, answer)| answer.is_closed());
         if Instant::now() < self.not_before {
             return None;
         }
@@ -198,7 +201,7 @@ impl Claiming {
 
     /// Writes what is in force if more is claimed, as for a change that was not made.
     pub(super) fn give_back(&mut self, rules: &Rules<'_>) -> Option<(Request, ClaimStep)> {
-        let is_more = self.confirmed() > self.in_force().reserved;
+        let is_more = self.confirmed.is_some_and(|confirmed| confirmed.reserved > self.in_force().reserved);
         is_more.then(|| self.write(rules.header, self.in_force(), false))
     }
 
@@ -240,8 +243,8 @@ impl Claiming {
                 let is_tried = own.is_some_and(|claim| claim.tried);
                 let is_unreadable = claims.unreadable.iter().any(|(host, _)| *host == self.host);
                 self.rewrites = if is_tried || is_unreadable { 2 } else { 0 };
-                self.learned = self.earlier(rules.header, blocks);
-                self.confirmed = Some(self.learned);
+                self.known = self.earlier(rules.header, blocks);
+                self.confirmed = Some(self.known);
                 self.next(rules)
             }
             ClaimStep::Try => Some((Request::Read { first: 0, count: BLOCKS as u32 }, ClaimStep::Judge)),

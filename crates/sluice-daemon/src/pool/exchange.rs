@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use sluice_io::clock::Clock;
 use sluice_io::device::PoolHandle;
 use sluice_pool::exchange::{Settings, Trouble};
-use sluice_pool::{Exchange, block};
+use sluice_pool::{Exchange, Report, block};
 use sluice_sched::Cost;
 use tokio::sync::oneshot;
 
@@ -54,7 +54,7 @@ pub(crate) struct Stated {
 /// The running exchange of a device. Ends when dropped, and waits for nothing.
 pub(crate) struct PoolExchange {
     pub(crate) meeting: PathBuf,
-    host: block::Host,
+    stated: Stated,
     events: Sender<Event>,
 }
 
@@ -72,23 +72,46 @@ enum Step {
     Claim(ClaimStep),
 }
 
+/// The way to the meeting place.
+struct Line {
+    device: String,
+    path: PathBuf,
+    events: Sender<Event>,
+    helper: Option<Helper>,
+    /// Number of the helper, so that news of an earlier one are known.
+    number: u64,
+    /// Number of requests to helpers so far.
+    requests: u64,
+}
+
+impl Line {
+    fn start(&mut self) -> std::io::Result<()> {
+        self.number += 1;
+        let (number, events) = (self.number, self.events.clone());
+        let news = move |news| events.send(Event::Helper(number, news)).is_ok();
+        self.helper = Some(Helper::start(&self.path, &self.device, news)?);
+        Ok(())
+    }
+
+    /// Whether it was sent.
+    fn ask(&mut self, request: &Request) -> bool {
+        self.requests += u64::from(!matches!(request, Request::Lock { .. }));
+        self.helper.as_mut().is_some_and(|helper| helper.ask(request).is_ok())
+    }
+}
+
 struct Meeting {
     device: PoolHandle,
-    name: String,
-    path: PathBuf,
+    /// The report of a period that the device has not sent yet.
+    asked: Option<Receiver<Option<Report>>>,
+    line: Line,
     exchange: Exchange,
     claiming: Claiming,
     stated: Stated,
     /// When our block was first written.
     written: Option<Instant>,
     clock: Clock,
-    events: Sender<Event>,
-    helper: Option<Helper>,
-    /// Number of the helper, so that news of an earlier one are known.
-    number: u64,
     step: Step,
-    /// Number of requests to helpers so far.
-    requests: u64,
     /// Time that the last exchange took.
     trip: Duration,
     ends: Instant,
@@ -105,12 +128,18 @@ impl PoolExchange {
         let (events, inbox) = channel();
         let meeting = Meeting::new(device, name, &path, stated, events.clone());
         thread::Builder::new().name(format!("pool-{name}")).spawn(move || meeting.run(&inbox))?;
-        Ok(PoolExchange { meeting: path, host: stated.settings.host, events })
+        Ok(PoolExchange { meeting: path, stated, events })
     }
 
     /// Follows what is in force now.
-    pub(crate) fn set(&self, stated: Stated) {
+    pub(crate) fn set(&mut self, stated: Stated) {
+        self.stated = stated;
         let _ = self.events.send(Event::Set(stated));
+    }
+
+    /// Ends because the host file does not name the pool any more: what is claimed is given back.
+    pub(crate) fn leave(mut self) {
+        self.set(Stated { promised: Some(Promised::default()), ..self.stated });
     }
 
     /// Asks whether this host may promise so much. Without an answer it may not.
@@ -122,7 +151,7 @@ impl PoolExchange {
 
     /// Number of this host.
     pub(crate) fn host(&self) -> u8 {
-        self.host
+        self.stated.settings.host
     }
 }
 
@@ -137,20 +166,18 @@ impl Meeting {
         let (clock, epoch) = (Clock::start(), super::random());
         let mut claiming = Claiming::new(stated.settings.host, epoch);
         claiming.promise(stated.promised);
+        let path = path.to_owned();
+        let line = Line { device: name.to_owned(), path, events, helper: None, number: 0, requests: 0 };
         Meeting {
             device,
-            name: name.to_owned(),
-            path: path.to_owned(),
+            asked: None,
+            line,
             exchange: Exchange::new(clock.now(), stated.settings, epoch, None),
             claiming,
             stated,
             written: None,
             clock,
-            events,
-            helper: None,
-            number: 0,
             step: Step::None(Instant::now()),
-            requests: 0,
             trip: Duration::ZERO,
             ends: Instant::now(),
             error: None,
@@ -163,7 +190,7 @@ impl Meeting {
         loop {
             let until = self.claiming.due().filter(|_| self.may_claim()).map_or(self.ends, |due| due.min(self.ends));
             match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Event::Helper(number, _)) if number != self.number => {}
+                Ok(Event::Helper(number, _)) if number != self.line.number => {}
                 Ok(Event::Helper(_, News::Reply(reply))) => self.replied(reply),
                 Ok(Event::Helper(_, News::Gone)) => self.lose_helper(),
                 Ok(Event::Set(stated)) => self.follow(stated),
@@ -197,8 +224,11 @@ impl Meeting {
     }
 
     fn end_period(&mut self) {
-        if let Some(report) = self.device.end_period(DEVICE_MAX) {
-            self.exchange.end_period(self.clock.now(), &report);
+        let asked = self.asked.take().unwrap_or_else(|| self.device.end_period());
+        match asked.recv_timeout(DEVICE_MAX) {
+            Ok(report) => report.iter().for_each(|report| self.exchange.end_period(self.clock.now(), report)),
+            Err(RecvTimeoutError::Timeout) => self.asked = Some(asked),
+            Err(RecvTimeoutError::Disconnected) => {}
         }
         match self.step {
             Step::None(since) if since.elapsed() >= RESTART => self.start_helper(),
@@ -209,25 +239,22 @@ impl Meeting {
         self.ends = Instant::now() + self.period();
     }
 
+    /// A device that does not respond gets none: they would only be queued.
     fn give_order(&mut self) {
+        if self.asked.is_some() {
+            return;
+        }
         let (now, period) = (self.clock.now(), self.period());
         let order = self.exchange.order(now, period);
         let mut state = self.exchange.state(now, period);
-        state.requests = self.requests;
+        state.requests = self.line.requests;
         (state.reserved, state.unclaimed) = (self.claiming.confirmed(), self.claiming.refusal().map(str::to_owned));
         self.device.obey(Some((order, Arc::new(state))));
     }
 
     fn start_helper(&mut self) {
-        self.number += 1;
-        let (number, events) = (self.number, self.events.clone());
-        let started =
-            Helper::start(&self.path, &self.name, move |news| events.send(Event::Helper(number, news)).is_ok());
-        match started {
-            Ok(helper) => {
-                self.helper = Some(helper);
-                self.ask(&Request::Read { first: 0, count: 1 }, Step::Header);
-            }
+        match self.line.start() {
+            Ok(()) => self.ask(&Request::Read { first: 0, count: 1 }, Step::Header),
             Err(error) => {
                 self.note_error(Some(format!("its helper cannot be started: {error}")));
                 self.lose_helper();
@@ -237,14 +264,12 @@ impl Meeting {
 
     fn lose_helper(&mut self) {
         self.claiming.interrupt(self.error.as_deref().unwrap_or("it does not respond"));
-        self.helper = None;
+        self.line.helper = None;
         self.step = Step::None(Instant::now());
     }
 
     fn ask(&mut self, request: &Request, step: Step) {
-        self.requests += u64::from(!matches!(request, Request::Lock { .. }));
-        let asked = self.helper.as_mut().is_some_and(|helper| helper.ask(request).is_ok());
-        if asked {
+        if self.line.ask(request) {
             self.step = step;
         } else {
             self.lose_helper();
@@ -338,7 +363,7 @@ impl Meeting {
         let own = u64::from(header.hosts) * 2 * u64::from(Cost::ONE.raw()) * 1000 / (period.as_millis() as u64).max(1);
         let obstacle = self.exchange.state(now, period).troubles.iter().find_map(|trouble| match trouble {
             Trouble::SameNumber => Some("another daemon has the number of this host".to_owned()),
-            Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.path)),
+            Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.line.path)),
             _ => None,
         });
         go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle })
@@ -359,7 +384,7 @@ impl Meeting {
         if error == self.error {
             return;
         }
-        let (device, meeting) = (&self.name, self.path.display());
+        let (device, meeting) = (&self.line.device, self.line.path.display());
         match &error {
             Some(error) => {
                 tracing::error!(device, %meeting, error, "Cannot meet the other hosts: serving with the part of one host")

@@ -22,6 +22,7 @@ use super::resizing::Resized;
 use super::stage::Staged;
 use super::tolerance::Tolerance;
 use super::{Absence, Done, Edits, RemovedVolume, Running, Server, ServerError, connections, nics, sockets, translate};
+use crate::pool::PoolExchange;
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -102,7 +103,8 @@ fn all_edits(server: &Server, change: &Change, staged: &Staged) -> (BTreeMap<Str
 fn end_removed(server: &mut Server, host: &Host) {
     let is_named = |name: &String| host.devices.contains_key(name) || host.uplinks.contains_key(name);
     let ended = server.devices.extract_if(.., |name, _| !is_named(name));
-    for (name, running) in ended.collect::<Vec<_>>() {
+    for (name, mut running) in ended.collect::<Vec<_>>() {
+        running.pool.take().into_iter().for_each(PoolExchange::leave);
         if !Thread::from(running.device).stop_within(END_MAX) {
             tracing::error!(device = name, "Device removed, but its thread does not end: not waiting for it");
         }

@@ -107,10 +107,10 @@ impl Running {
         let stays = |pool: &PoolExchange| {
             stated.pool.as_ref().is_some_and(|now| now.meeting == pool.meeting && now.host == pool.host())
         };
-        self.pool.take_if(|pool| !stays(pool));
+        self.pool.take_if(|pool| !stays(pool)).into_iter().for_each(PoolExchange::leave);
         let (Some(mut what), Some(stated_pool)) = (translate::pool(host, stated), &stated.pool) else { return };
         what.promised = what.promised.filter(|_| is_in_force);
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = &mut self.pool {
             return pool.set(what);
         }
         let Some(handle) = self.disk().map(Device::pool) else { return };

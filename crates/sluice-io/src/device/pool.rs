@@ -1,8 +1,7 @@
 //! A disk as a part of a pool that other hosts use too: what its thread tells the exchange, and what that tells it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use sluice_pool::exchange::State;
 use sluice_pool::{Order, Report};
@@ -25,12 +24,12 @@ pub(crate) enum PoolCommand {
 }
 
 impl PoolHandle {
-    /// Ends a period. Returns what the device has to say; `None` if it does not obey an order yet, or does not reply within `timeout`.
+    /// Ends a period. What the device has to say is `None` if it does not obey an order yet. Waits for nothing.
     #[must_use]
-    pub fn end_period(&self, timeout: Duration) -> Option<Report> {
+    pub fn end_period(&self) -> Receiver<Option<Report>> {
         let (reply, answer) = channel();
         self.send(PoolCommand::EndPeriod(reply));
-        answer.recv_timeout(timeout).ok().flatten()
+        answer
     }
 
     /// The device does what the order says, and shows the state of the pool; `None`: it is alone again. Waits for nothing.
