@@ -43,8 +43,6 @@ pub struct Header {
     pub milli_iops: u64,
     /// Size in bytes of a request that counts as one.
     pub request_bytes: u64,
-    /// How often the capacity was changed.
-    pub changes: u64,
 }
 
 /// What a host tells the others in each period.
@@ -80,12 +78,30 @@ pub struct Claim {
     pub sequence: u64,
     /// Raw cost per second that is reserved.
     pub reserved: u64,
+    /// What was reserved before it, which holds if it was only tried.
+    pub before: u64,
     /// Whether it is only tried: a claim that does not fit is withdrawn.
     pub tried: bool,
     /// Name of the host, for people.
     pub name: String,
     /// Number of VMs that reserve.
     pub vms: u32,
+}
+
+impl Header {
+    /// Whether it stands in these blocks of a place.
+    #[must_use]
+    pub fn is_in(&self, blocks: &[u8]) -> bool {
+        blocks.get(..SIZE).is_some_and(|first| decode::<Header>(first).as_ref() == Ok(self))
+    }
+}
+
+impl Claim {
+    /// Raw cost per second that was confirmed.
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        if self.tried { self.before } else { self.reserved }
+    }
 }
 
 impl Record for Header {

@@ -4,10 +4,14 @@
 //! own; if not, it withdraws it and may try again after a random pause. Of two hosts that claim at the same time at least one reads the
 //! claim of the other, so two that do not fit together are never both confirmed.
 //!
-//! A host has two blocks and writes them alternately, so the earlier claim is still there if a write is torn. A block that cannot be read may
-//! hide a claim, and nobody confirms more until its host or `sluice pool forget` has written it again.
+//! A host has two blocks and writes them alternately, and a claim that is tried repeats what was confirmed before it, so that is still known
+//! if a write is torn. A block that cannot be read may hide a claim, and no host confirms more until its host or `sluice pool forget` has
+//! written it again.
 
 use crate::block::{self, Claim, Header, Host, SIZE, Unreadable};
+
+/// Letters of a name that are shown.
+const NAME_MAX: usize = 64;
 
 /// The claims of all hosts, as of one read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,11 +80,16 @@ fn one(pool: u64, host: Host, slot: usize, blocks: &[u8]) -> Result<Option<Claim
     let at = (block::claims_of(host) + slot) * SIZE;
     let bytes = blocks.get(at..at + SIZE).ok_or(Unreadable::Torn)?;
     match block::decode::<Claim>(bytes) {
-        Ok(claim) if claim.pool == pool && claim.host == host => Ok(Some(claim)),
+        Ok(claim) if claim.pool == pool && claim.host == host => Ok(Some(Claim { name: shown(&claim.name), ..claim })),
         Ok(_) => Err(Unreadable::Foreign),
         Err(Unreadable::Empty) => Ok(None),
         Err(reason) => Err(reason),
     }
+}
+
+/// A name as a terminal may show it.
+fn shown(name: &str) -> String {
+    name.chars().filter(|letter| letter.is_ascii_graphic()).take(NAME_MAX).collect()
 }
 
 /// Index of the block in which a claim with this number is written.

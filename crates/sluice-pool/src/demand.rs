@@ -27,8 +27,8 @@ struct Seen {
     added: Instant,
     is_busy: bool,
     backlogged: u64,
-    /// Raw cost.
-    sent: u64,
+    /// Raw cost, and bytes.
+    sent: (u64, u64),
     /// Raw cost per second.
     asked: u64,
 }
@@ -62,10 +62,10 @@ impl Demand {
     }
 
     fn see(&self, now: Instant, used: &Used<'_>, last: Option<&Seen>) -> Seen {
-        let sent = used.dispatched_cost.max(self.prices.of_bytes(used.dispatched_bytes));
+        let sent = (used.dispatched_cost, used.dispatched_bytes);
         let backlogged = used.outstanding.backlogged_nanos(now);
-        let (sent_before, backlogged_before) = last.map_or((0, 0), |last| (last.sent, last.backlogged));
-        let waited = backlogged - backlogged_before;
+        let (sent_before, backlogged_before) = last.map_or(((0, 0), 0), |last| (last.sent, last.backlogged));
+        let waited = backlogged.saturating_sub(backlogged_before);
         // One that was idle asks since its first request.
         let was_busy = last.is_some_and(|last| last.is_busy);
         let busy_since = used.outstanding.busy_since().filter(|_| !was_busy).unwrap_or(self.began);
@@ -73,7 +73,9 @@ impl Demand {
             u64::MAX
         } else {
             let nanos = now.nanos_since(self.began.max(used.began)).max(1);
-            let rate = u128::from(sent - sent_before) * 1_250_000_000 / u128::from(nanos);
+            let bytes = self.prices.of_bytes(sent.1.saturating_sub(sent_before.1));
+            let sent = bytes.max(sent.0.saturating_sub(sent_before.0));
+            let rate = u128::from(sent) * 1_250_000_000 / u128::from(nanos);
             u64::try_from(rate).unwrap_or(u64::MAX)
         };
         let is_busy = used.outstanding.busy_since().is_some();

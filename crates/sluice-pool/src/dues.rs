@@ -60,11 +60,12 @@ impl Prices {
     #[must_use]
     pub fn new(capacity: Capacity) -> Self {
         let whole = raw(capacity.iops.unwrap_or(Iops::per_second(1))).max(1);
-        // The lowest price is one of 10^7 parts of the capacity, for 100 hundredths. 32 more fractional bits keep the products exact.
+        // The lowest price is one of 10^7 parts of the capacity, for 100 hundredths. 32 more fractional bits keep it exact, and 16 of
+        // them are enough for the products, which would exceed 128 bits with the largest rate.
         let mut price = (u128::from(whole) << (SHIFT + 32)) / 1_000_000_000;
         let steps = core::array::from_fn(|_| {
             let step = u64::try_from(price >> 32).unwrap_or(u64::MAX);
-            price = (price * RATIO) >> 32;
+            price = ((price >> 16) * RATIO) >> 16;
             step
         });
         Prices { capacity: whole, bytes: capacity.bytes.map(|rate| rate.bytes_per_second().max(1)), steps }

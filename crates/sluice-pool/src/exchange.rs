@@ -29,10 +29,12 @@ const FLOOR: (u128, u128) = (9, 8);
 const SCALE: u128 = 1 << 16;
 /// A pool gives less than its capacity if it completes less than this part (9 / 10) for [`LESS_AFTER`].
 const LESS: (u64, u64) = (9, 10);
-/// A longer exchange makes no longer periods.
-const TRIP_MAX: Duration = Duration::from_secs(1);
 /// Time after which it is known.
 const LESS_AFTER: Duration = Duration::from_secs(10);
+/// Time after which what a silent host completed says nothing more.
+const SILENT_MAX: Duration = Duration::from_secs(60);
+/// A longer exchange makes no longer periods.
+const TRIP_MAX: Duration = Duration::from_secs(1);
 
 /// What a host states of a pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -166,12 +168,12 @@ impl Settings {
 }
 
 impl Exchange {
-    /// The view of a daemon that starts. `epoch` is random, and `known` is the header that it saw before, if it did.
+    /// The view of a daemon that starts. `epoch` is random.
     #[must_use]
-    pub fn new(now: Instant, settings: Settings, epoch: u64, known: Option<Header>) -> Self {
-        let (aim, prices) = (settings.aim(known.as_ref()), settings.prices(known.as_ref()));
+    pub fn new(now: Instant, settings: Settings, epoch: u64) -> Self {
+        let (aim, prices) = (settings.aim(None), settings.prices(None));
         let own = Usage {
-            pool: known.as_ref().map_or(0, |header| header.pool),
+            pool: 0,
             host: settings.host,
             epoch,
             sequence: 0,
@@ -185,7 +187,7 @@ impl Exchange {
         let unknown = View { usage: None, at: now, gap: Duration::ZERO, unreadable: None };
         Exchange {
             settings,
-            header: known,
+            header: None,
             header_trouble: None,
             aim,
             prices,
@@ -251,7 +253,7 @@ impl Exchange {
         self.own.dues = dues.clamped(self.prices.capacity());
     }
 
-    /// Takes what was read from the place: header and usage blocks. `nanos` is the length of the period.
+    /// Takes what was read from the place: header and usage blocks.
     pub fn read(&mut self, now: Instant, blocks: &[u8], period: Duration) {
         if let Err(trouble) = self.read_header(blocks) {
             self.header_trouble = Some(trouble);
@@ -275,6 +277,9 @@ impl Exchange {
     fn read_header(&mut self, blocks: &[u8]) -> Result<(), Trouble> {
         let first = blocks.get(..block::SIZE).ok_or(Trouble::Header(Unreadable::Torn))?;
         let header: Header = block::decode(first).map_err(Trouble::Header)?;
+        if !(1..=block::HOSTS_MAX).contains(&header.hosts) {
+            return Err(Trouble::Header(Unreadable::Foreign));
+        }
         if self.header.as_ref().is_some_and(|known| known.pool != header.pool) {
             return Err(Trouble::OtherPool);
         }
@@ -373,7 +378,9 @@ impl Exchange {
 
     /// What hosts completed that have said nothing new for some periods, when they last did: one that cannot write goes on all the same.
     fn silent_rate(&self, now: Instant, period: Duration) -> u64 {
-        let silent = self.views.iter().filter(|view| !self.is_fresh(now, period, view));
+        let others = (1..=self.hosts()).filter(|host| *host != self.settings.host);
+        let views = others.map(|host| &self.views[usize::from(host) - 1]);
+        let silent = views.filter(|view| !self.is_fresh(now, period, view) && now.since(view.at) <= SILENT_MAX);
         silent.filter_map(|view| Some(view.usage.as_ref()?.cost)).fold(0, u64::saturating_add)
     }
 
@@ -485,14 +492,17 @@ impl Exchange {
         }
     }
 
-    fn troubles(&self, now: Instant, period: Duration) -> Vec<Trouble> {
+    /// Returns what keeps hosts from sharing the pool.
+    #[must_use]
+    pub fn troubles(&self, now: Instant, period: Duration) -> Vec<Trouble> {
         let mut troubles: Vec<Trouble> = self.header_trouble.into_iter().collect();
         if self.is_disputed(now, period) {
             troubles.push(Trouble::SameNumber);
         } else if troubles.is_empty() && self.is_cut_off(now, period) {
             troubles.push(Trouble::Away);
         }
-        let unreadable = (1..).zip(&self.views).filter_map(|(host, view)| Some(Trouble::Block(host, view.unreadable?)));
+        let views = self.views.iter().take(self.hosts().into());
+        let unreadable = (1..).zip(views).filter_map(|(host, view)| Some(Trouble::Block(host, view.unreadable?)));
         troubles.extend(unreadable);
         if let Some(header) = &self.header
             && (Some(header.milli_iops), header.request_bytes)

@@ -6,10 +6,9 @@
 //!           '------Order---------'      '-----blocks------'
 //! ```
 //!
-//! It waits for nothing but its channel, so a place that hangs costs views and nothing else: the device then gets orders for a host without
-//! views.
+//! It waits for no disk, so a place that hangs costs views and nothing else: the device then gets orders for a host without views.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -27,6 +26,8 @@ use super::helper::{Helper, News, Reply, Request};
 
 /// Maximum time for a device thread to end a period.
 const DEVICE_MAX: Duration = Duration::from_millis(100);
+/// Maximum time in which what is claimed is given back when the pool has left the host file.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
 /// Time between two attempts to start the helper.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -117,6 +118,8 @@ struct Meeting {
     ends: Instant,
     /// Error of the place, as it was last logged.
     error: Option<String>,
+    /// Whether the device is no part of the pool any more.
+    has_left: bool,
 }
 
 impl PoolExchange {
@@ -149,9 +152,9 @@ impl PoolExchange {
         claimed
     }
 
-    /// Number of this host.
-    pub(crate) fn host(&self) -> u8 {
-        self.stated.settings.host
+    /// Whether it meets the others there, under this number.
+    pub(crate) fn is_at(&self, meeting: &Path, host: u8) -> bool {
+        self.meeting == meeting && self.stated.settings.host == host
     }
 }
 
@@ -162,17 +165,17 @@ impl Drop for PoolExchange {
 }
 
 impl Meeting {
-    fn new(device: PoolHandle, name: &str, path: &std::path::Path, stated: Stated, events: Sender<Event>) -> Self {
+    fn new(device: PoolHandle, name: &str, path: &Path, stated: Stated, events: Sender<Event>) -> Self {
         let (clock, epoch) = (Clock::start(), super::random());
-        let mut claiming = Claiming::new(stated.settings.host, epoch);
-        claiming.promise(stated.promised);
+        let mut claiming = Claiming::new(Instant::now(), stated.settings.host, epoch);
+        claiming.promise(Instant::now(), stated.promised);
         let path = path.to_owned();
         let line = Line { device: name.to_owned(), path, events, helper: None, number: 0, requests: 0 };
         Meeting {
             device,
             asked: None,
             line,
-            exchange: Exchange::new(clock.now(), stated.settings, epoch, None),
+            exchange: Exchange::new(clock.now(), stated.settings, epoch),
             claiming,
             stated,
             written: None,
@@ -181,32 +184,53 @@ impl Meeting {
             trip: Duration::ZERO,
             ends: Instant::now(),
             error: None,
+            has_left: false,
         }
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
         self.start_helper();
         self.give_order();
+        // Until then it goes on without its device, to give back what is claimed.
+        let mut gives_back_until = None;
         loop {
-            let until = self.claiming.due().filter(|_| self.may_claim()).map_or(self.ends, |due| due.min(self.ends));
+            let is_over =
+                gives_back_until.is_some_and(|until| Instant::now() >= until || !self.claiming.has_too_much());
+            if is_over {
+                return;
+            }
+            let until = self
+                .claiming
+                .due(Instant::now())
+                .filter(|_| self.may_claim())
+                .map_or(self.ends, |due| due.min(self.ends));
             match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Event::Helper(number, _)) if number != self.line.number => {}
                 Ok(Event::Helper(_, News::Reply(reply))) => self.replied(reply),
                 Ok(Event::Helper(_, News::Gone)) => self.lose_helper(),
                 Ok(Event::Set(stated)) => self.follow(stated),
-                Ok(Event::Claim(promised, answer)) => {
-                    self.claiming.ask(promised, answer);
-                    self.claim();
+                Ok(Event::Claim(promised, answer)) => self.asked_for(promised, answer),
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => {
+                    self.device.obey(None);
+                    self.has_left = true;
+                    gives_back_until = Some(Instant::now() + GIVE_BACK_MAX);
                 }
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if Instant::now() < self.ends => self.claim(),
                 Err(RecvTimeoutError::Timeout) => self.end_period(),
             }
         }
-        self.device.obey(None);
-        let last = self.with_rules(|claiming, rules| claiming.give_back(rules));
-        // The helper ends when it has written that.
-        self.ask_for_claim(last.filter(|_| self.step == Step::Idle));
+    }
+
+    fn asked_for(&mut self, promised: Promised, answer: Answer) {
+        let is_away = self.written.is_some() && self.exchange.is_cut_off(self.clock.now(), self.period());
+        let error = self.error.clone().or_else(|| is_away.then(|| "it has not responded for some periods".to_owned()));
+        match error.filter(|_| promised.reserved > self.claiming.confirmed()) {
+            Some(error) => drop(answer.send(Err(error))),
+            None => {
+                self.claiming.ask(Instant::now(), promised, answer);
+                self.claim();
+            }
+        }
     }
 
     fn follow(&mut self, stated: Stated) {
@@ -214,7 +238,7 @@ impl Meeting {
             self.exchange.set(stated.settings);
             self.give_order();
         }
-        self.claiming.promise(stated.promised);
+        self.claiming.promise(Instant::now(), stated.promised);
         self.stated = stated;
         self.claim();
     }
@@ -224,24 +248,32 @@ impl Meeting {
     }
 
     fn end_period(&mut self) {
+        if self.has_left {
+            return self.go_on();
+        }
         let asked = self.asked.take().unwrap_or_else(|| self.device.end_period());
         match asked.recv_timeout(DEVICE_MAX) {
             Ok(report) => report.iter().for_each(|report| self.exchange.end_period(self.clock.now(), report)),
             Err(RecvTimeoutError::Timeout) => self.asked = Some(asked),
             Err(RecvTimeoutError::Disconnected) => {}
         }
+        self.go_on();
+        self.give_order();
+    }
+
+    /// Begins the next exchange, if the last one is over.
+    fn go_on(&mut self) {
         match self.step {
             Step::None(since) if since.elapsed() >= RESTART => self.start_helper(),
             Step::Idle => self.ask_for_blocks(),
             _ => {}
         }
-        self.give_order();
         self.ends = Instant::now() + self.period();
     }
 
     /// A device that does not respond gets none: they would only be queued.
     fn give_order(&mut self) {
-        if self.asked.is_some() {
+        if self.asked.is_some() || self.has_left {
             return;
         }
         let (now, period) = (self.clock.now(), self.period());
@@ -263,7 +295,8 @@ impl Meeting {
     }
 
     fn lose_helper(&mut self) {
-        self.claiming.interrupt(self.error.as_deref().unwrap_or("it does not respond"));
+        self.written = None;
+        self.claiming.interrupt(Instant::now(), self.error.as_deref().unwrap_or("it does not respond"));
         self.line.helper = None;
         self.step = Step::None(Instant::now());
     }
@@ -291,7 +324,8 @@ impl Meeting {
         let blocks = match reply {
             Ok(blocks) => blocks,
             Err(error) => {
-                self.claiming.interrupt(&error);
+                self.written = None;
+                self.claiming.interrupt(Instant::now(), &error);
                 // Without the lock nothing may be written: a new helper tries again.
                 if let Step::Header | Step::Lock = step {
                     self.lose_helper();
@@ -309,7 +343,7 @@ impl Meeting {
                 self.claim();
             }
             Step::Claim(step) => {
-                let next = self.with_rules(|claiming, rules| claiming.replied(step, &blocks, rules));
+                let next = self.with_rules(|claiming, rules| claiming.replied(Instant::now(), step, &blocks, rules));
                 self.ask_for_claim(next);
             }
             Step::Lock | Step::Idle | Step::None(_) => {}
@@ -327,6 +361,14 @@ impl Meeting {
     }
 
     fn take_blocks(&mut self, blocks: &[u8], since: Instant) {
+        let at = block::usage_of(self.stated.settings.host) * block::SIZE;
+        let own = blocks.get(at..at + block::SIZE);
+        let is_forgotten = own.is_some_and(|own| own.iter().all(|byte| *byte == 0));
+        let was_away = self.exchange.is_cut_off(self.clock.now(), self.period());
+        if self.written.is_some() && (is_forgotten || was_away) {
+            // `sluice pool forget` may have taken our claims meanwhile.
+            self.claiming.learn_again();
+        }
         self.exchange.read(self.clock.now(), blocks, self.period());
         self.give_order();
         if let Some(error) = self.header_error() {
@@ -339,13 +381,15 @@ impl Meeting {
 
     /// Whether our block stands at the place since two periods, so that another daemon with our number would have been seen.
     fn may_claim(&self) -> bool {
-        self.step == Step::Idle && self.written.is_some_and(|since| since.elapsed() > 2 * self.period())
+        self.step == Step::Idle
+            && self.header_error().is_none()
+            && self.written.is_some_and(|since| since.elapsed() > 2 * self.period())
     }
 
     /// Goes on with the claim, if nothing else is under way.
     fn claim(&mut self) {
         if self.may_claim() {
-            let next = self.with_rules(Claiming::next);
+            let next = self.with_rules(|claiming, rules| claiming.next(Instant::now(), rules));
             self.ask_for_claim(next);
         }
     }
@@ -357,21 +401,20 @@ impl Meeting {
     }
 
     fn with_rules<T>(&mut self, go_on: impl FnOnce(&mut Claiming, &Rules<'_>) -> Option<T>) -> Option<T> {
-        let (now, period) = (self.clock.now(), self.period());
+        let (now, period) = (self.clock.now(), self.exchange.period(Duration::ZERO));
+        let is_disputed = self.exchange.is_disputed(now, self.period());
         let header = self.exchange.header()?;
         // What hosts read and write here is no longer there for their VMs.
         let own = u64::from(header.hosts) * 2 * u64::from(Cost::ONE.raw()) * 1000 / (period.as_millis() as u64).max(1);
-        let obstacle = self.exchange.state(now, period).troubles.iter().find_map(|trouble| match trouble {
-            Trouble::SameNumber => Some("another daemon has the number of this host".to_owned()),
+        let obstacle = self.exchange.troubles(now, period).iter().find_map(|trouble| match trouble {
             Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.line.path)),
             _ => None,
         });
-        go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle })
+        go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle, is_disputed })
     }
 
     fn header_error(&self) -> Option<String> {
-        let state = self.exchange.state(self.clock.now(), self.period());
-        state.troubles.iter().find_map(|trouble| match trouble {
+        self.exchange.troubles(self.clock.now(), self.period()).iter().find_map(|trouble| match trouble {
             Trouble::Header(reason) => Some(format!("its header {reason}")),
             Trouble::OtherPool => Some("it is that of another pool".to_owned()),
             Trouble::NoBlock(hosts) => Some(format!("it has blocks for {hosts} hosts")),

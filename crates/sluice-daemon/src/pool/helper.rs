@@ -8,20 +8,17 @@
 //! It reads requests from standard input and writes replies to standard output, one after the other.
 
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 
 use rustix::fs::OFlags;
-use sluice_pool::block::SIZE;
+use sluice_pool::block::{BLOCKS, SIZE};
 
 use super::place::Place;
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "meeting";
-
-/// Blocks of a request at most: header and usage blocks, or all claims.
-const BLOCKS_MAX: u32 = 256;
 
 /// A request to the helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +52,7 @@ impl Request {
         let mut kind = [0];
         input.read_exact(&mut kind)?;
         let (first, count) = (number(input)?, number(input)?);
-        if count > BLOCKS_MAX {
+        if count as usize > BLOCKS {
             return Err(io::ErrorKind::InvalidData.into());
         }
         match kind[0] {
@@ -153,8 +150,8 @@ pub(super) struct Helper {
 impl Helper {
     /// Starts a helper whose replies go to `news`.
     pub(super) fn start(path: &Path, name: &str, news: impl Fn(News) -> bool + Send + 'static) -> io::Result<Helper> {
-        let program: PathBuf = std::env::current_exe()?;
-        let mut command = Command::new(program);
+        // This program, also after an upgrade has replaced its file.
+        let mut command = Command::new("/proc/self/exe");
         command.arg(COMMAND).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let input = child.stdin.take();

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use sluice_pool::block::{self, BLOCKS, Header, Host, SIZE, Unreadable, Usage};
 use sluice_pool::claims::Claims;
+use sluice_pool::dues::raw;
+use sluice_pool::exchange::requests;
 use sluice_sched::Iops;
 use sluice_sched::units::StatedIops;
 
@@ -38,6 +40,13 @@ pub enum PoolError {
     TooShort { path: PathBuf },
     #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .path.display())]
     Claimed { path: PathBuf, host: Host },
+    #[error("The claims of host {host} at {} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget`", .path.display())]
+    UnreadableClaim { path: PathBuf, host: Host, why: Unreadable },
+    #[error(
+        "Hosts have {iops:.0} iops of the pool at {} reserved, which {capacity} does not keep: lower reservations first. The size of a request stays \
+         as long as something is reserved", .path.display()
+    )]
+    Reserved { path: PathBuf, iops: f64, capacity: String },
     #[error("The pool has the hosts 1 to {hosts}, and no host {host}")]
     NoHost { host: Host, hosts: u8 },
     #[error(
@@ -109,15 +118,20 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
     let known = block::decode::<Header>(&blocks[..SIZE]);
     let StatedIops { iops, size } = how.capacity;
     let request_bytes = size.map_or(REQUEST_BYTES, |size| size.0);
-    let mut header =
-        Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes, changes: 0 };
+    let mut header = Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes };
+    let write = |header: &Header| place.write(0, &block::encode(header)).map_err(failed("write"));
     match known {
         Ok(known) if how.keep => {
-            let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, &blocks);
-            if let Some(claim) = claims.held.iter().find(|claim| claim.host > how.hosts && claim.reserved > 0) {
-                return Err(PoolError::Claimed { path: path.to_owned(), host: claim.host });
+            header.pool = known.pool;
+            check_claims(path, &known, &header, &blocks)?;
+            write(&header)?;
+            // A host may have confirmed one meanwhile.
+            let after = place.read(0, BLOCKS).map_err(failed("read"))?;
+            if let Err(error) = check_claims(path, &known, &header, &after) {
+                write(&known)?;
+                return Err(error);
             }
-            (header.pool, header.changes) = (known.pool, known.changes + 1);
+            return Ok(header);
         }
         Ok(header) if !how.force => return Err(PoolError::Exists { path: path.to_owned(), header }),
         Err(_) if !how.force && blocks.iter().any(|byte| *byte != 0) => {
@@ -125,8 +139,24 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
         }
         Ok(_) | Err(_) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
     }
-    place.write(0, &block::encode(&header)).map_err(failed("write"))?;
+    write(&header)?;
     Ok(header)
+}
+
+/// Checks that what hosts have reserved fits another header of their pool.
+fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
+    let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, blocks);
+    if let Some((host, why)) = claims.unreadable.first() {
+        return Err(PoolError::UnreadableClaim { path: path.to_owned(), host: *host, why: *why });
+    }
+    if let Some(claim) = claims.held.iter().find(|claim| claim.host > new.hosts && claim.reserved > 0) {
+        return Err(PoolError::Claimed { path: path.to_owned(), host: claim.host });
+    }
+    let (held, most) = (claims.sum(), raw(Iops::from_milli(new.milli_iops.max(1))));
+    if held > most || held > 0 && known.request_bytes != new.request_bytes {
+        return Err(PoolError::Reserved { path: path.to_owned(), iops: requests(held), capacity: capacity(new) });
+    }
+    Ok(())
 }
 
 /// Makes the file, full of zeroes.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use sluice_io::source::ByteRange;
 use sluice_io::source::lock::lock_within;
+use sluice_io::source::{ByteRange, SourceError};
 use sluice_pool::block::SIZE;
 
 /// An open meeting place.
@@ -26,12 +26,6 @@ impl Place {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY | more;
         let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
         Ok(Place { file, path: path.to_owned() })
-    }
-
-    /// Returns the open file.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        &self.file
     }
 
     /// Reads `count` blocks.
@@ -80,7 +74,10 @@ impl Place {
     pub fn lock(&self, first: usize, count: usize) -> io::Result<()> {
         let range = ByteRange::new((first * SIZE) as u64, (count * SIZE) as u64);
         let locked = lock_within(self.file.as_fd(), &self.path, range, true, Duration::ZERO);
-        locked.map(drop).map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error))
+        locked.map(drop).map_err(|error| match error {
+            SourceError::Busy { .. } => io::Error::new(io::ErrorKind::ResourceBusy, error),
+            other => io::Error::other(other),
+        })
     }
 }
 

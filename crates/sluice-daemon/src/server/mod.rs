@@ -122,6 +122,13 @@ impl Blocks {
     }
 }
 
+/// The answer to a claim that cannot be sent.
+fn refused(why: &str) -> oneshot::Receiver<Result<(), String>> {
+    let (answer, refused) = oneshot::channel();
+    let _ = answer.send(Err(why.to_owned()));
+    refused
+}
+
 /// A claim that was sent to the place where hosts meet.
 pub struct ClaimOf {
     pub device: String,
@@ -339,15 +346,27 @@ impl Server {
         let staged = prepared.staged.as_ref().map(|staged| &staged.devices);
         let host = &prepared.change.host;
         let claims = host.devices.values().filter_map(|device| {
-            let promised = translate::pool(host, device)?.promised?;
-            let before = self.host.devices.get(&device.name).and_then(|device| translate::pool(&self.host, device));
-            let is_more =
-                before.and_then(|before| before.promised).is_none_or(|before| promised.reserved > before.reserved);
+            let (stated, promised) = (device.pool.as_ref()?, translate::promised(host, device));
+            let before = self.host.devices.get(&device.name).map(|device| translate::promised(&self.host, device));
+            if promised.reserved <= before.unwrap_or_default().reserved {
+                return None;
+            }
             let running = self.devices.get(&device.name).or_else(|| staged?.get(&device.name))?;
-            let pool = running.pool.as_ref().filter(|_| is_more && promised.reserved > 0)?;
-            Some(ClaimOf { device: device.name.clone(), meeting: pool.meeting.clone(), answer: pool.claim(promised) })
+            let answer = match running.pool.as_ref().filter(|pool| pool.is_at(&stated.meeting, stated.host)) {
+                Some(pool) => pool.claim(promised),
+                None => refused("the pool of a device that runs is changed first, and more is reserved then"),
+            };
+            Some(ClaimOf { device: device.name.clone(), meeting: stated.meeting.clone(), answer })
         });
         claims.collect()
+    }
+
+    /// Has pools follow what is in force, after a change that claimed more was not made.
+    pub fn restate_pools(&mut self) {
+        let host = Arc::clone(&self.host);
+        for (name, stated) in &host.devices {
+            self.devices.get_mut(name).into_iter().for_each(|running| running.meet(&host, stated, true));
+        }
     }
 
     /// Puts a prepared file into force, all or nothing. Nothing may have changed since it was prepared.

@@ -104,9 +104,7 @@ impl Running {
 
     /// Meets other hosts as a host file states, which may not be in force yet.
     pub(super) fn meet(&mut self, host: &Host, stated: &sluice_config::Device, is_in_force: bool) {
-        let stays = |pool: &PoolExchange| {
-            stated.pool.as_ref().is_some_and(|now| now.meeting == pool.meeting && now.host == pool.host())
-        };
+        let stays = |pool: &PoolExchange| stated.pool.as_ref().is_some_and(|now| pool.is_at(&now.meeting, now.host));
         self.pool.take_if(|pool| !stays(pool)).into_iter().for_each(PoolExchange::leave);
         let (Some(mut what), Some(stated_pool)) = (translate::pool(host, stated), &stated.pool) else { return };
         what.promised = what.promised.filter(|_| is_in_force);

@@ -53,18 +53,23 @@ fn delay(delay: &Delay) -> DelaySpec {
 /// What a host file states of the pool that a device is a part of.
 pub(super) fn pool(host: &sluice_config::Host, device: &sluice_config::Device) -> Option<Stated> {
     let number = device.pool.as_ref()?.host;
-    let (supply, request_bytes) = (device.supply(), device.reference.0);
-    let settings = Settings { host: number, capacity: supply.capacity, request_bytes, latency: device.latency? };
-    let prices = Prices::new(supply.capacity);
+    let (capacity, request_bytes) = (device.capacity, device.reference.0);
+    let settings = Settings { host: number, capacity, request_bytes, latency: device.latency? };
+    let like = Reservation { iops: capacity.iops, bytes: None };
+    let most = device.supply().free_each([], 1, &like).iops.map_or(0, raw);
+    Some(Stated { settings, most, promised: Some(promised(host, device)) })
+}
+
+/// What the VMs on a device reserve.
+pub(super) fn promised(host: &sluice_config::Host, device: &sluice_config::Device) -> Promised {
+    let prices = Prices::new(device.capacity);
     let mut promised = Promised::default();
     let uses = |vm: &sluice_config::Vm| vm.volumes.values().any(|volume| volume.device == device.name);
     for vm in host.vms.values().filter(|vm| vm.policy.is_reserved() && uses(vm)) {
         promised.reserved = promised.reserved.saturating_add(prices.bounds(&vm.policy).reservation);
         promised.vms += 1;
     }
-    let like = Reservation { iops: supply.capacity.iops, bytes: None };
-    let most = supply.free_each([], 1, &like).iops.map_or(0, raw);
-    Some(Stated { settings, most, promised: Some(promised) })
+    promised
 }
 
 pub(super) fn window(device: &sluice_config::Device) -> Window {

@@ -95,7 +95,6 @@ impl Pool {
             hosts: hosts as u8,
             milli_iops: meeting.capacity.iops.map_or(0, sluice_sched::Iops::milli),
             request_bytes: meeting.request_bytes,
-            changes: 0,
         };
         let mut place = vec![0; (1 + hosts) * block::SIZE];
         place[..block::SIZE].copy_from_slice(&block::encode(&header));
@@ -157,7 +156,7 @@ impl Member {
         let Meeting { capacity, request_bytes, latency, .. } = *meeting;
         let settings = Settings { host: host as u8 + 1, capacity, request_bytes, latency };
         let epoch = random.below(u64::MAX);
-        let exchange = Exchange::new(now, settings, epoch, None);
+        let exchange = Exchange::new(now, settings, epoch);
         let period = exchange.period(Duration::ZERO);
         Member { exchange, epoch, is_away: false, reading: None, trip: Duration::ZERO, period }
     }

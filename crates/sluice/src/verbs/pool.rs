@@ -7,7 +7,7 @@ use serde_json::json;
 use sluice_console::table::table;
 use sluice_daemon::failure::Failure;
 use sluice_daemon::pool::manage::{self, Creation, Look};
-use sluice_pool::block::HOSTS_MAX;
+use sluice_pool::block::{HOSTS_MAX, Unreadable};
 use sluice_pool::exchange::requests;
 use sluice_sched::units::StatedIops;
 
@@ -58,7 +58,9 @@ struct Status {
     path: PathBuf,
 }
 
-/// Remove what a host that is gone has reserved, so that others may reserve it. Refused while its daemon runs.
+/// Remove what a host that is gone has reserved, so that others may reserve it. Refused while its daemon writes there.
+///
+/// A daemon whose storage hangs does not write either: forget a host only if it is off, or serves no VM of the pool.
 #[derive(Args)]
 struct Forget {
     /// The place where hosts meet.
@@ -128,7 +130,7 @@ fn document(look: &Look) -> serde_json::Value {
             "host": host.host,
             "name": claim.map(|claim| &claim.name),
             "runs": host.runs,
-            "unreadable": host.usage.as_ref().err().map(ToString::to_string),
+            "unreadable": host.usage.as_ref().err().or(unreadable(look, host.host)).map(ToString::to_string),
             "iops": usage.map(|usage| requests(usage.cost)),
             "latency_us": usage.filter(|usage| usage.latency > 0).map(|usage| usage.latency / 1000),
             "window_requests": usage.map(|usage| requests(usage.window)),
@@ -145,6 +147,11 @@ fn document(look: &Look) -> serde_json::Value {
     })
 }
 
+/// Why a claim of a host cannot be read, if one cannot.
+fn unreadable(look: &Look, host: u8) -> Option<&Unreadable> {
+    look.claims.unreadable.iter().find(|(other, _)| *other == host).map(|(_, why)| why)
+}
+
 fn print(look: &Look) {
     output::line(&format!(
         "Capacity {}, of which {:.0} iops are reserved by {} hosts.",
@@ -156,9 +163,10 @@ fn print(look: &Look) {
     for host in &look.hosts {
         let (usage, claim) = (host.usage.as_ref().ok().filter(|_| host.runs), look.claims.of(host.host));
         let state = match (&host.usage, host.runs) {
+            (Ok(_), _) if unreadable(look, host.host).is_some() => "a claim of it cannot be read".to_owned(),
             (Ok(_), true) => "runs".to_owned(),
             (Ok(_), false) => "silent".to_owned(),
-            (Err(sluice_pool::block::Unreadable::Empty), _) => "never seen".to_owned(),
+            (Err(Unreadable::Empty), _) => "never seen".to_owned(),
             (Err(reason), _) => format!("its block {reason}"),
         };
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());

@@ -127,9 +127,10 @@ async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> 
         return Ok(None);
     }
     shared.in_force.borrow().server.refuse_clients(&mut ready.prepared)?;
-    claim(shared, kind, &ready).await?;
-    // From here on nothing but the end of the daemon cancels it.
-    save(shared, kind, &mut ready).await?;
+    if let Err(refused) = claim_and_save(shared, kind, &mut ready).await {
+        shared.in_force.borrow_mut().server.restate_pools();
+        return Err(refused);
+    }
     let Ready { prepared, proposal, draft, mut keeper } = ready;
     match commit(shared, kind, prepared) {
         Ok(done) => {
@@ -137,7 +138,8 @@ async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> 
             Ok(draft.done(shared, kind, proposal, &done))
         }
         Err(error) => {
-            // It was saved, and is not in force.
+            // It was claimed and saved, and is not in force.
+            shared.in_force.borrow_mut().server.restate_pools();
             saving::write_in_force(shared, &mut keeper).await;
             Err(error.into())
         }
@@ -424,6 +426,12 @@ async fn claim(shared: &Shared, kind: &Kind, ready: &Ready<'_>) -> Result<(), Re
         )));
     }
     Ok(())
+}
+
+async fn claim_and_save(shared: &Shared, kind: &Kind, ready: &mut Ready<'_>) -> Result<(), Refused> {
+    claim(shared, kind, ready).await?;
+    // From here on nothing but the end of the daemon cancels it.
+    save(shared, kind, ready).await
 }
 
 /// Writes what must be on disk before the change is in force, if anything must.
