@@ -53,7 +53,7 @@ const STOP: &str = "kill $(cat /tmp/pid); while runs; do usleep 50000; done; rm 
 /// Ends a daemon that runs, and starts one. Fails if the daemon ends by itself.
 const SERVE: &str = "
 [ ! -e /tmp/pid ] || { kill $(cat /tmp/pid); while runs; do usleep 50000; done; }
-/more/sluice serve /tmp/host.toml >/tmp/log 2>&1 </dev/null &
+/more/sluiced serve /tmp/host.toml >/tmp/log 2>&1 </dev/null &
 echo $! >/tmp/pid
 until [ -e /sys/class/net/v1 ]; do
     runs || { rm /tmp/pid; cat /tmp/log; exit 1; }
@@ -92,15 +92,12 @@ fn reaches(guest: &Guest, from: &str, address: &str) {
 
 fn boot() -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let built = |name: &str| std::path::Path::new(sluice().get_program()).with_file_name(name);
-    let [command, daemon] = ["sluice", "sluiced"].map(|name| {
-        let program = folder.path().join(name);
-        run(tool("strip", "binutils").arg("-o").arg(&program).arg(built(name))).ok();
-        program
-    });
+    let (built, daemon) =
+        (std::path::Path::new(sluice().get_program()).with_file_name("sluiced"), folder.path().join("sluiced"));
+    run(tool("strip", "binutils").arg("-o").arg(&daemon).arg(built)).ok();
     let ip = tool("ip", "iproute2").get_program().into();
     let more = More {
-        programs: &[(command, "sluice"), (daemon, "sluiced"), (ip, "real-ip")],
+        programs: &[(daemon, "sluiced"), (ip, "real-ip")],
         modules: &["bonding", "8021q", "tun", "veth", "bridge"],
     };
     let guest = Guest::boot(Machine::new([]).with_files(&more));

@@ -378,7 +378,7 @@ mod tests {
         Step,
         /// A change wants to reserve this.
         Ask(u64),
-        /// It is killed in the middle of a write, of which so many sectors have landed, and starts again.
+        /// It is killed in the middle of a write, of which this number of sectors has landed, and starts again.
         Kill(usize),
         /// Time passes.
         Wait,
