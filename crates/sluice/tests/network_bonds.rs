@@ -133,7 +133,7 @@ fn bonds_and_vlan_devices_are_uplinks_and_ports_of_bridges() {
     serve(&guest, "bridge = \"br0\"", 20);
     reaches(&guest, "vm", "10.9.20.100");
 
-    let strict = SERVE.replace("sluice serve", "sluice serve --strict");
+    let strict = SERVE.replace("sluiced serve", "sluiced serve --strict");
     let refused = guest.run(&format!("{PRELUDE}{}{strict}", host(&format!("nic = \"{member}\"")))).text;
     assert!(refused.contains(&format!("The host uses {member} itself (it belongs to bond1)")), "{refused}");
 }
