@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sluice_sched::{Cost, Iops};
 
+use crate::dues::raw;
+
 /// Time between two changes of a window.
 pub const PERIOD: Duration = Duration::from_millis(500);
 
@@ -33,9 +35,8 @@ impl Aim {
     /// An aim for a device that completes `rate` normalised requests.
     #[must_use]
     pub fn new(rate: Iops, latency: Duration) -> Self {
-        let raw = u128::from(rate.milli()) * u128::from(Cost::ONE.raw()) / 1000;
         let latency = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        Aim { capacity: u64::try_from(raw).unwrap_or(u64::MAX).max(1), latency: latency.max(1) }
+        Aim { capacity: raw(rate).max(1), latency: latency.max(1) }
     }
 
     /// The stated time.

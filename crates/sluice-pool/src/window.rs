@@ -208,7 +208,7 @@ impl Window {
     }
 
     /// Notes whether requests wait for room.
-    pub fn want(&mut self, _now: Instant, is_wanted: bool) {
+    pub fn want(&mut self, is_wanted: bool) {
         self.now.held_back |= is_wanted;
         self.is_wanted = is_wanted;
     }
@@ -247,11 +247,10 @@ impl Window {
     /// Returns its state.
     #[must_use]
     pub fn state(&self) -> State {
-        let requests = |raw: u64| raw as f64 / f64::from(Cost::ONE.raw());
         State {
             stated: self.aim.latency().as_nanos() as u64,
-            window: requests(self.window),
-            in_flight: requests(self.in_flight),
+            window: exchange::requests(self.window),
+            in_flight: exchange::requests(self.in_flight),
             latency: self.before.completed.latency(),
             own_time: match &self.rule {
                 Rule::Alone(too_low) => too_low.own_time(),
@@ -314,7 +313,7 @@ mod tests {
             window.advance(at(0), &mut gate);
             assert!(window.has_room(at(0)) || window.next_wakeup().is_some());
             window.start(at(1), eight);
-            window.want(at(1), true);
+            window.want(true);
             window.end(at(400), Kind::Read, eight, at(1));
         }
         assert_eq!(window.state().window, 8.0);

@@ -352,12 +352,12 @@ impl Meeting {
 
     fn take_header(&mut self, blocks: &[u8]) {
         self.exchange.read(self.clock.now(), blocks, self.period());
-        let Some(hosts) = self.exchange.header().map(|header| header.hosts) else {
-            self.note_error(self.header_error());
+        if let Some(error) = self.header_error() {
+            self.note_error(Some(error));
             return self.lose_helper();
-        };
-        let first = block::usage_of(self.stated.settings.host.min(hosts)) as u32;
-        self.ask(&Request::Lock { first, count: 1 }, Step::Lock);
+        }
+        let block = block::usage_of(self.stated.settings.host) as u32;
+        self.ask(&Request::Lock { block }, Step::Lock);
     }
 
     fn take_blocks(&mut self, blocks: &[u8], since: Instant) {

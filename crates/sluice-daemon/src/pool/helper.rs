@@ -27,8 +27,8 @@ pub(super) enum Request {
     Read { first: u32, count: u32 },
     /// Writes blocks.
     Write { first: u32, bytes: Vec<u8> },
-    /// Locks blocks until the helper ends.
-    Lock { first: u32, count: u32 },
+    /// Locks a block until the helper ends.
+    Lock { block: u32 },
 }
 
 /// A reply: what was read, nothing otherwise, or the error.
@@ -39,7 +39,7 @@ impl Request {
         let (kind, first, count, bytes): (u8, u32, u32, &[u8]) = match self {
             Request::Read { first, count } => (b'r', *first, *count, &[]),
             Request::Write { first, bytes } => (b'w', *first, (bytes.len() / SIZE) as u32, bytes),
-            Request::Lock { first, count } => (b'l', *first, *count, &[]),
+            Request::Lock { block } => (b'l', *block, 1, &[]),
         };
         let mut whole = vec![kind];
         whole.extend(first.to_le_bytes());
@@ -57,7 +57,7 @@ impl Request {
         }
         match kind[0] {
             b'r' => Ok(Request::Read { first, count }),
-            b'l' => Ok(Request::Lock { first, count }),
+            b'l' => Ok(Request::Lock { block: first }),
             b'w' => {
                 let mut bytes = vec![0; count as usize * SIZE];
                 input.read_exact(&mut bytes)?;
@@ -71,7 +71,7 @@ impl Request {
         match self {
             Request::Read { first, count } => place.read(*first as usize, *count as usize),
             Request::Write { first, bytes } => place.write(*first as usize, bytes).map(|()| Vec::new()),
-            Request::Lock { first, count } => place.lock(*first as usize, *count as usize).map(|()| Vec::new()),
+            Request::Lock { block } => place.lock(*block as usize).map(|()| Vec::new()),
         }
     }
 }
@@ -195,11 +195,9 @@ mod tests {
     #[test]
     fn a_request_is_read_as_it_was_sent() {
         let bytes = vec![7; 2 * SIZE];
-        for request in [
-            Request::Read { first: 0, count: 65 },
-            Request::Write { first: 3, bytes },
-            Request::Lock { first: 1, count: 1 },
-        ] {
+        for request in
+            [Request::Read { first: 0, count: 65 }, Request::Write { first: 3, bytes }, Request::Lock { block: 1 }]
+        {
             assert_eq!(Request::decode(&mut request.encode().as_slice()).unwrap(), request);
         }
         let reply: Reply = Err("gone".to_owned());

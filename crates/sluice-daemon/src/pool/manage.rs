@@ -23,10 +23,10 @@ const WATCH: Duration = Duration::from_millis(4200);
 /// Why a place cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("Cannot open {}: {}", .path.display(), remedy(.source))]
-    Open { path: PathBuf, source: io::Error },
-    #[error("Cannot {what} {}: {}", .path.display(), remedy(.source))]
-    Access { path: PathBuf, what: &'static str, source: io::Error },
+    #[error("Cannot open {}: {}", .path.display(), remedy(.error))]
+    Open { path: PathBuf, error: io::Error },
+    #[error("Cannot {what} {}: {}", .path.display(), remedy(.error))]
+    Access { path: PathBuf, what: &'static str, error: io::Error },
     #[error(
         "{} has a pool of {} hosts with {} already: add --keep to change its capacity or its number of hosts and keep what hosts have \
          reserved", .path.display(), .header.hosts, capacity(.header)
@@ -104,10 +104,10 @@ pub struct HostLook {
 /// # Errors
 /// [`PoolError`]. Nothing is written if the place holds something else.
 pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
-    let failed = |what| move |source| PoolError::Access { path: path.to_owned(), what, source };
+    let failed = |what| move |error| PoolError::Access { path: path.to_owned(), what, error };
     let place = match Place::open(path, OFlags::empty()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
-        opened => opened.map_err(|source| PoolError::Open { path: path.to_owned(), source })?,
+        opened => opened.map_err(|error| PoolError::Open { path: path.to_owned(), error })?,
     };
     let blocks = match place.read(0, BLOCKS) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -162,15 +162,15 @@ fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Res
 /// Makes the file, full of zeroes.
 fn make(path: &Path) -> Result<Place, PoolError> {
     let place = Place::open(path, OFlags::CREATE | OFlags::EXCL);
-    let place = place.map_err(|source| PoolError::Open { path: path.to_owned(), source })?;
+    let place = place.map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
     let written = place.write(0, &vec![0; BLOCKS * SIZE]).and_then(|()| {
         // The name must outlast a crash of this host, too.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::File::open(folder)?.sync_all()
     });
-    if let Err(source) = written {
+    if let Err(error) = written {
         let _ = std::fs::remove_file(path);
-        return Err(PoolError::Access { path: path.to_owned(), what: "write", source });
+        return Err(PoolError::Access { path: path.to_owned(), what: "write", error });
     }
     Ok(place)
 }
@@ -203,7 +203,7 @@ pub fn look(path: &Path) -> Result<Look, PoolError> {
     let (place, header, before) = read(path)?;
     sleep(WATCH);
     let after =
-        place.read(0, BLOCKS).map_err(|source| PoolError::Access { path: path.to_owned(), what: "read", source })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
     let usage = |host: Host, blocks: &[u8]| {
         let at = block::usage_of(host) * SIZE;
         block::decode::<Usage>(&blocks[at..at + SIZE])
@@ -216,10 +216,9 @@ pub fn look(path: &Path) -> Result<Look, PoolError> {
 }
 
 fn read(path: &Path) -> Result<(Place, Header, Vec<u8>), PoolError> {
-    let place =
-        Place::open(path, OFlags::empty()).map_err(|source| PoolError::Open { path: path.to_owned(), source })?;
+    let place = Place::open(path, OFlags::empty()).map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
     let blocks =
-        place.read(0, BLOCKS).map_err(|source| PoolError::Access { path: path.to_owned(), what: "read", source })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
     let header = block::decode::<Header>(&blocks[..SIZE]);
     let header = header.map_err(|why| PoolError::NoPool { path: path.to_owned(), why })?;
     Ok((place, header, blocks))
@@ -240,7 +239,7 @@ pub fn forget(path: &Path, host: Host) -> Result<(), PoolError> {
     let zeroes = vec![0; 2 * SIZE];
     let written =
         place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));
-    written.map_err(|source| PoolError::Access { path: path.to_owned(), what: "write", source })
+    written.map_err(|error| PoolError::Access { path: path.to_owned(), what: "write", error })
 }
 
 /// What may keep hosts from meeting at a place that can be written, as far as this host can see it.

@@ -67,12 +67,12 @@ impl Place {
         Ok(())
     }
 
-    /// Locks blocks against other processes of this host, until this place is closed.
+    /// Locks a block against other processes of this host, until this place is closed.
     ///
     /// # Errors
-    /// Another process has locked them, or they cannot be locked.
-    pub fn lock(&self, first: usize, count: usize) -> io::Result<()> {
-        let range = ByteRange::new((first * SIZE) as u64, (count * SIZE) as u64);
+    /// Another process has locked it, or it cannot be locked.
+    pub fn lock(&self, block: usize) -> io::Result<()> {
+        let range = ByteRange::new((block * SIZE) as u64, SIZE as u64);
         let locked = lock_within(self.file.as_fd(), &self.path, range, true, Duration::ZERO);
         locked.map(drop).map_err(|error| match error {
             SourceError::Busy { .. } => io::Error::new(io::ErrorKind::ResourceBusy, error),

@@ -108,7 +108,7 @@ impl<S> Windowed<S> {
     pub(crate) fn pause(&mut self, now: Instant, is_left: bool) {
         if let Some(Counted { window, .. }) = &mut self.counted {
             let is_wanted = is_left && !window.has_room(now);
-            window.want(now, is_wanted);
+            window.want(is_wanted);
         }
     }
 

@@ -265,7 +265,7 @@ impl Node {
             let is_left = self.host().queued() > 0;
             if let Some((window, _)) = &mut self.port.window {
                 let is_wanted = is_left && !window.has_room(now);
-                window.want(now, is_wanted);
+                window.want(is_wanted);
             }
             self.stirred = false;
             self.unsettled = true;
