@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_pool::Aim;
+use sluice_pool::exchange::HOST_IOPS;
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
@@ -119,7 +120,7 @@ impl Device {
         DeviceInfo::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
     }
 
-    /// Capacity against which its reservations are checked. A request of cost 1 has the reference size, so the device gives
+    /// Capacity against which its reservations are checked, without what this host takes of a pool to meet the others. A request of cost 1 has the reference size, so the device gives
     /// at most as many as its bandwidth carries of that size.
     #[must_use]
     pub fn supply(&self) -> Supply {
@@ -129,6 +130,8 @@ impl Device {
             let milli = u128::from(rate.bytes_per_second()) * 1000 / u128::from(self.reference.0.max(1));
             Iops::from_milli(u64::try_from(milli).unwrap_or(u64::MAX))
         });
+        let exchange = self.pool.as_ref().map_or(0, |_| 1000 * HOST_IOPS);
+        let iops = iops.map(|iops| Iops::from_milli(iops.milli().saturating_sub(exchange).max(1)));
         let iops = iops.map(|iops| carried.map_or(iops, |carried| carried.min(iops)));
         let Device { reservable, device_class, .. } = *self;
         Supply { capacity: Capacity { iops, bytes }, weight_floor, reservable, device_class }

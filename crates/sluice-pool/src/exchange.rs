@@ -21,6 +21,8 @@ use crate::window::{Order, Report};
 
 /// Number of periods after which a view is no longer fresh.
 const FRESH: u32 = 4;
+/// Requests per second of a host at the meeting place: in each period it reads all blocks and writes its own.
+pub const HOST_IOPS: u64 = 2 * 1000 / PERIOD.as_millis() as u64;
 /// From this number of hosts on a period is 1 s.
 const MANY_HOSTS: u8 = 17;
 /// A VM must get this part (9 / 8) of what it asks for of its reservation in flight: the device settles a sixteenth above the stated time.
@@ -230,6 +232,13 @@ impl Exchange {
     pub fn period(&self, trip: Duration) -> Duration {
         let usual = if self.hosts() >= MANY_HOSTS { 2 * PERIOD } else { PERIOD };
         usual.max(2 * trip.min(TRIP_MAX))
+    }
+
+    /// What the other hosts of the pool read and write at the meeting place, in raw cost per second.
+    #[must_use]
+    pub fn rate_of_others(&self) -> u64 {
+        let slower = self.period(Duration::ZERO).as_millis() / PERIOD.as_millis();
+        u64::from(self.hosts() - 1) * HOST_IOPS * u64::from(Cost::ONE.raw()) / slower as u64
     }
 
     /// Number of hosts of the pool; the most if it is not known.

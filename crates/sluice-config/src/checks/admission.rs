@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluice_pool::exchange::HOST_IOPS;
 use sluice_sched::Policy;
 use sluice_sched::admission::{self, AdmissionError, Currency, Shortfall, Supply};
 use sluice_sched::policy::{Field, Reservation};
@@ -107,6 +108,9 @@ fn over<'a>(
     let capacity = match claim.binding {
         Currency::Requests => {
             room.supply.capacity.iops.map(|iops| match (device.capacity.iops, device.capacity.bytes) {
+                (Some(stated), _) if stated.milli() == iops.milli() + 1000 * HOST_IOPS => {
+                    format!("capacity = {stated}@{reference}, of which hosts of a pool meet with {HOST_IOPS} iops each")
+                }
                 (Some(stated), Some(bandwidth)) if room.of.is_empty() && iops < stated => {
                     format!("capacity = {stated}@{reference}, of which bandwidth = {bandwidth} carries {iops}")
                 }

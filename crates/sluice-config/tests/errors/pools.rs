@@ -36,3 +36,13 @@ fn a_pool_that_cannot_work_is_refused() {
     let twice = good + "[device.e]\npath = \"/dev/sdb\"\ncapacity = \"1000 iops\"\nlatency = \"8ms\"\n[device.e.pool]\nmeeting = \"/srv/meta/sluice\"\nhost = 2\n";
     assert!(refused(&twice).contains("device d meets at /srv/meta/sluice already"), "{}", refused(&twice));
 }
+
+#[test]
+fn what_hosts_need_to_meet_is_not_sold() {
+    let keys = "meeting = \"/srv/meta/sluice\"\nhost = 1";
+    let reserves = |text: &str| text.replace("weight = 100", "weight = 100\nreservation = \"978 iops\"");
+    assert!(parse("host.toml", &reserves(GOOD)).is_ok(), "{}", refused(&reserves(GOOD)));
+    let refused = refused(&reserves(&pool(LATENCY, keys)));
+    assert!(refused.contains("capacity = 1000 iops@8KiB, of which hosts of a pool meet with 4 iops each"), "{refused}");
+    assert!(refused.contains("lower it to at most 976.08 iops"), "{refused}");
+}

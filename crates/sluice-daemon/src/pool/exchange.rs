@@ -18,7 +18,6 @@ use sluice_io::clock::Clock;
 use sluice_io::device::PoolHandle;
 use sluice_pool::exchange::{Settings, Trouble};
 use sluice_pool::{Exchange, Report, block};
-use sluice_sched::Cost;
 use tokio::sync::oneshot;
 
 use super::claiming::{Answer, ClaimStep, Claiming, Promised, Rules};
@@ -404,13 +403,13 @@ impl Meeting {
         let (now, period) = (self.clock.now(), self.exchange.period(Duration::ZERO));
         let is_disputed = self.exchange.is_disputed(now, self.period());
         let header = self.exchange.header()?;
-        // What hosts read and write here is no longer there for their VMs.
-        let own = u64::from(header.hosts) * 2 * u64::from(Cost::ONE.raw()) * 1000 / (period.as_millis() as u64).max(1);
         let obstacle = self.exchange.troubles(now, period).iter().find_map(|trouble| match trouble {
             Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.line.path)),
             _ => None,
         });
-        go_on(&mut self.claiming, &Rules { header, most: self.stated.most.saturating_sub(own), obstacle, is_disputed })
+        // What hosts read and write here is no longer there for their VMs. This host's part is not in `most`.
+        let most = self.stated.most.saturating_sub(self.exchange.rate_of_others());
+        go_on(&mut self.claiming, &Rules { header, most, obstacle, is_disputed })
     }
 
     fn header_error(&self) -> Option<String> {
