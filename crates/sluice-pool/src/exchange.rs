@@ -69,6 +69,10 @@ pub struct Exchange {
     read: Option<Instant>,
     /// When the last period ended.
     ended: Option<Instant>,
+    /// Whether our block could not be written last.
+    is_unwritten: bool,
+    /// Hosts with a claim that could not be read when all blocks were read last, and when they were read the last two times.
+    unreadable: [Vec<(Host, Unreadable)>; 2],
     /// When another daemon was last seen to write our block.
     disputed: Option<Instant>,
     too_low: Finder,
@@ -199,6 +203,8 @@ impl Exchange {
             views: vec![unknown; block::HOSTS_MAX.into()],
             read: None,
             ended: None,
+            is_unwritten: false,
+            unreadable: [Vec::new(), Vec::new()],
             disputed: None,
             too_low: Finder::default(),
             less_since: None,
@@ -281,6 +287,17 @@ impl Exchange {
             }
         }
         self.follow(now, period);
+    }
+
+    /// Whether our block could be written. Without it the others do not see this host, so it counts as cut off.
+    pub fn wrote(&mut self, is_written: bool) {
+        self.is_unwritten = !is_written;
+    }
+
+    /// Takes the hosts of which a claim cannot be read, which are told if they are the same the next time.
+    pub fn note_claims(&mut self, unreadable: Vec<(Host, Unreadable)>) {
+        let both = unreadable.iter().filter(|found| self.unreadable[0].contains(found)).copied().collect();
+        self.unreadable = [unreadable, both];
     }
 
     fn read_header(&mut self, blocks: &[u8]) -> Result<(), Trouble> {
@@ -450,7 +467,7 @@ impl Exchange {
     pub fn is_cut_off(&self, now: Instant, period: Duration) -> bool {
         let long = (FRESH * period).as_nanos() as u64;
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.nanos_since(at) <= long);
-        !is_recent(self.read) || self.is_disputed(now, period)
+        !is_recent(self.read) || self.is_unwritten || self.is_disputed(now, period)
     }
 
     /// Whether another daemon has our number.
@@ -513,6 +530,7 @@ impl Exchange {
         let views = self.views.iter().take(self.hosts().into());
         let unreadable = (1..).zip(views).filter_map(|(host, view)| Some(Trouble::Block(host, view.unreadable?)));
         troubles.extend(unreadable);
+        troubles.extend(self.unreadable[1].iter().map(|(host, reason)| Trouble::Block(*host, *reason)));
         if let Some(header) = &self.header
             && (Some(header.milli_iops), header.request_bytes)
                 != (self.settings.capacity.iops.map(Iops::milli), self.settings.request_bytes)
@@ -532,4 +550,44 @@ impl Exchange {
 #[must_use]
 pub fn requests(raw: u64) -> f64 {
     raw as f64 / f64::from(Cost::ONE.raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_whose_writes_fail_is_cut_off() {
+        let now = Instant::from_millis(1000);
+        let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes: None };
+        let settings = Settings { host: 1, capacity, request_bytes: 8192, latency: Duration::from_millis(8) };
+        let header = Header { pool: 7, hosts: 2, milli_iops: 1_000_000, request_bytes: 8192 };
+        let mut blocks = block::encode(&header).to_vec();
+        blocks.resize(3 * block::SIZE, 0);
+        let mut exchange = Exchange::new(now, settings, 1);
+        exchange.read(now, &blocks, PERIOD);
+        assert!(!exchange.is_cut_off(now, PERIOD) && exchange.troubles(now, PERIOD).is_empty());
+        exchange.wrote(false);
+        assert!(exchange.is_cut_off(now, PERIOD));
+        assert_eq!(exchange.troubles(now, PERIOD), [Trouble::Away]);
+        exchange.wrote(true);
+        assert!(!exchange.is_cut_off(now, PERIOD));
+    }
+
+    #[test]
+    fn a_claim_that_was_read_while_it_was_written_is_no_trouble() {
+        let now = Instant::from_millis(1000);
+        let settings = Settings { host: 1, capacity: Capacity::default(), request_bytes: 8192, latency: PERIOD };
+        let mut exchange = Exchange::new(now, settings, 1);
+        let torn = |host| (host, Unreadable::Torn);
+        let told = |exchange: &Exchange| {
+            let troubles = exchange.troubles(now, PERIOD);
+            troubles.into_iter().filter(|trouble| matches!(trouble, Trouble::Block(..))).collect::<Vec<_>>()
+        };
+        exchange.note_claims(vec![torn(2)]);
+        exchange.note_claims(vec![torn(3)]);
+        assert_eq!(told(&exchange), []);
+        exchange.note_claims(vec![torn(3)]);
+        assert_eq!(told(&exchange), [Trouble::Block(3, Unreadable::Torn)]);
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::fused::Fused;
 use crate::common::raw::Raw;
 use crate::common::shared::{HostFile, Throttled, create};
-use crate::common::{Daemon, Ended, MIB, Place, Running, fio, run, sluice, start, until};
+use crate::common::{Daemon, Ended, MIB, Place, Running, fio, run, sluice, start, tool, until};
 
 /// Size of a block of the place, and the block of the first claim.
 const BLOCK: u64 = 4096;
@@ -161,8 +161,13 @@ fn a_meeting_place_that_hung_stopped_a_host() {
     assert!(refused.contains("nothing more can be reserved") && refused.contains("not responded"), "{refused}");
     daemon.kill();
     let daemon = Daemon::serve(place, &text);
+    Raw::open(&place.volume_socket("v1", "d"), "v1/d").unwrap().read(0, 4096).unwrap();
+    // Nor does it keep one that was started meanwhile.
+    daemon.kill();
+    let daemon = Daemon::serve(place, &text);
     let mut vm = Raw::open(&place.volume_socket("v1", "d"), "v1/d").unwrap();
     vm.read(0, 4096).unwrap();
+    assert!(daemon.apply(place, &text.replace("host = 1", "host = 2")).failed().contains("no response for 5 s"));
     fused.go_on();
     until("it is back", || pool(place)["troubles"].as_array().is_some_and(Vec::is_empty));
     until("more may be reserved", || reserve(place, 1, 900).code() == Some(0));
@@ -199,6 +204,43 @@ fn a_block_that_cannot_be_read_hid_a_claim() {
 }
 
 #[test]
+fn a_place_that_was_replaced_was_used_on() {
+    let hosts = Hosts::new(2);
+    let _first = hosts.serve(1);
+    reserve(hosts.place(1), 1, 800).ok();
+    let copy = hosts.meeting.with_extension("copy");
+    std::fs::copy(&hosts.meeting, &copy).unwrap();
+    std::fs::rename(&copy, &hosts.meeting).unwrap();
+    let _second = hosts.serve(2);
+    until("both are there", || at(&hosts.meeting)["hosts"].as_array().unwrap().iter().all(|host| host["runs"] == true));
+    let refused = reserve(hosts.place(2), 2, 1500).failed();
+    assert!(refused.contains("has 800 iops"), "{refused}");
+    std::fs::remove_file(&hosts.meeting).unwrap();
+    let is_told =
+        |number| pool(hosts.place(number))["troubles"].as_array().is_some_and(|troubles| !troubles.is_empty());
+    until("it is missed", || (1..=2).all(is_told));
+    let refused = reserve(hosts.place(1), 1, 900).failed();
+    assert!(refused.contains("it does not exist"), "{refused}");
+}
+
+#[test]
+fn a_claim_that_others_could_not_read_any_more_was_not_missed() {
+    let hosts = Hosts::new(2);
+    let _first = hosts.serve(1);
+    reserve(hosts.place(1), 1, 300).ok();
+    let file = std::fs::File::options().read(true).write(true).open(&hosts.meeting).unwrap();
+    let mut old = vec![0; 2 * BLOCK as usize];
+    file.read_exact_at(&mut old, CLAIMS * BLOCK).unwrap();
+    reserve(hosts.place(1), 1, 1500).ok();
+    file.write_all_at(&old, CLAIMS * BLOCK).unwrap();
+    let claimed = || at(&hosts.meeting)["hosts"][0]["reserved_iops"].as_f64().unwrap();
+    until("it is claimed again", || claimed() > 1499.0);
+    // One of another host hides what it has from all.
+    hosts.spoil(CLAIMS + 2);
+    until("it is told", || pool(hosts.place(1))["troubles"].to_string().contains("the block of host 2"));
+}
+
+#[test]
 fn a_host_without_a_meeting_place_did_not_serve() {
     let hosts = Hosts::new(2);
     let place = hosts.place(1);
@@ -231,6 +273,12 @@ fn a_capacity_that_is_not_that_of_the_pool_was_sold() {
     let keep = ["--hosts", "2", "--capacity", "3000 iops", "--keep"];
     run(sluice().args(["pool", "create"]).arg(path).args(keep)).ok();
     until("it is that of the pool", || reserve(place, 1, 2500).code() == Some(0));
+    let less = ["--hosts", "2", "--capacity", "2520 iops", "--keep"];
+    let refused = run(sluice().args(["pool", "create"]).arg(path).args(less)).failed();
+    assert!(
+        refused.contains("2500 iops of the pool"),
+        "not sold: what hosts meet with, and the weight floor: {refused}"
+    );
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
@@ -240,6 +288,19 @@ fn a_place_that_cannot_be_one_was_written() {
     let used = place.write("used", vec![7; 1 << 20]);
     assert!(create(&used, 2, "2000 iops").failed().contains("holds something else"));
     assert_eq!(std::fs::read(&used).unwrap(), vec![7; 1 << 20]);
+    let keep = |path: &Path, hosts: &str, capacity: &str| {
+        let options = ["--hosts", hosts, "--capacity", capacity, "--keep"];
+        run(sluice().args(["pool", "create"]).arg(path).args(options))
+    };
+    assert!(keep(&place.file("missing"), "2", "2000 iops").failed().contains("No such file"));
+    assert!(!place.file("missing").exists());
+    // One that was killed before it had written anything.
+    create(&place.write("empty", ""), 2, "2000 iops").ok();
+    let pipe = place.file("pipe");
+    run(tool("mkfifo", "coreutils").arg(&pipe)).ok();
+    assert!(create(&pipe, 2, "2000 iops").failed().contains("neither a file nor a block device"));
+    assert!(create(&place.file("new"), 2, "2000 iops@3KiB").failed().contains("no power of two"));
+    assert!(create(&place.file("new"), 64, "200 iops").failed().contains("to meet"));
     let short = place.write("short", vec![0; 4096]);
     assert!(create(&short, 2, "2000 iops").failed().contains("too short"));
     assert!(create(&place.file("no/folder"), 2, "2000 iops").failed().contains("No such file"));
@@ -263,6 +324,9 @@ fn a_host_that_left_its_pool_kept_what_it_had_claimed() {
     assert!(text.contains(&pool));
     daemon.accept(&text.replace(&pool, ""));
     until("it is given back", || claimed() < 1.0);
+    // It has not vanished: nothing is there that gets old.
+    let usage = || std::fs::read(&hosts.meeting).unwrap()[BLOCK as usize..2 * BLOCK as usize].to_vec();
+    until("it is out of the pool", || usage().iter().all(|byte| *byte == 0));
     // A stop is no leave: what its VMs have is kept for them.
     daemon.accept(&text);
     until("it is claimed again", || claimed() > 799.0);

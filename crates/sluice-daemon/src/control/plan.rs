@@ -78,7 +78,7 @@ fn whole(name: &str, was_there: bool, effect: &str) -> Effect {
 
 fn device(name: &str, before: &Device, after: &Device, plan: &mut Vec<Effect>) {
     let keys = |device: &Device| {
-        let Device { paths, scheduler, depth, capacity, window, admission, .. } = device;
+        let Device { paths, scheduler, depth, capacity, window, admission, latency, pool, .. } = device;
         json!({
             "path": paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             "scheduler": scheduler.name,
@@ -87,6 +87,9 @@ fn device(name: &str, before: &Device, after: &Device, plan: &mut Vec<Effect>) {
             "bandwidth_bytes_per_second": capacity.bytes.map(|rate| rate.bytes_per_second()),
             "window_requests": window.requests,
             "window_bytes": window.bytes,
+            "latency_us": latency.map(|latency| latency.as_micros() as u64),
+            "meeting": pool.as_ref().map(|pool| pool.meeting.display().to_string()),
+            "host": pool.as_ref().map(|pool| pool.host),
             "admission": admission,
         })
     };

@@ -284,6 +284,18 @@ impl Claiming {
         self.mend(claims);
     }
 
+    /// Compares what stands at the place with what was confirmed. An old copy of it, or none, is no claim for the others: it is claimed again.
+    pub(super) fn compare(&mut self, now: Instant, claims: &Claims) {
+        let there = claims.of(self.host).map_or(0, Claim::confirmed);
+        if self.confirmed.is_some_and(|confirmed| confirmed.reserved != there) {
+            let (here, there) = (requests(self.confirmed()), requests(there));
+            tracing::error!(here, there, "The claim of this host at the meeting place was changed: claiming again");
+            self.learn_again();
+            self.not_before = now;
+        }
+        self.mend(claims);
+    }
+
     /// Writes our blocks again if one of them cannot be read: it may hide a claim from the others.
     fn mend(&mut self, claims: &Claims) {
         if claims.unreadable.iter().any(|(host, _)| *host == self.host) {

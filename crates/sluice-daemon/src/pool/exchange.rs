@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use sluice_io::clock::Clock;
 use sluice_io::device::PoolHandle;
+use sluice_pool::block::{self, BLOCKS};
+use sluice_pool::claims::Claims;
 use sluice_pool::exchange::{Settings, Trouble};
-use sluice_pool::{Exchange, Report, block};
+use sluice_pool::{Exchange, Report};
 use tokio::sync::oneshot;
 
 use super::claiming::{Answer, ClaimStep, Claiming, Promised, Rules};
@@ -27,6 +29,8 @@ use super::helper::{Helper, News, Reply, Request};
 const DEVICE_MAX: Duration = Duration::from_millis(100);
 /// Maximum time in which what is claimed is given back when the pool has left the host file.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
+/// Each time after this number of reads all blocks are read, so that claims which were changed or cannot be read are found.
+const WHOLE: u32 = 10;
 /// Time between two attempts to start the helper.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -38,7 +42,8 @@ enum Event {
     Set(Stated),
     /// A change wants to promise this.
     Claim(Promised, Answer),
-    End,
+    /// It ends; if it leaves the pool, what it has there is given back.
+    End { leaves: bool },
 }
 
 /// What the host file states of a pool.
@@ -55,6 +60,7 @@ pub(crate) struct Stated {
 pub(crate) struct PoolExchange {
     pub(crate) meeting: PathBuf,
     stated: Stated,
+    leaves: bool,
     events: Sender<Event>,
 }
 
@@ -110,6 +116,8 @@ struct Meeting {
     stated: Stated,
     /// When our block was first written.
     written: Option<Instant>,
+    /// Number of reads of the usage blocks.
+    reads: u32,
     clock: Clock,
     step: Step,
     /// Time that the last exchange took.
@@ -119,6 +127,8 @@ struct Meeting {
     error: Option<String>,
     /// Whether the device is no part of the pool any more.
     has_left: bool,
+    /// Whether the host file does not name the pool any more.
+    leaves: bool,
 }
 
 impl PoolExchange {
@@ -130,7 +140,7 @@ impl PoolExchange {
         let (events, inbox) = channel();
         let meeting = Meeting::new(device, name, &path, stated, events.clone());
         thread::Builder::new().name(format!("pool-{name}")).spawn(move || meeting.run(&inbox))?;
-        Ok(PoolExchange { meeting: path, stated, events })
+        Ok(PoolExchange { meeting: path, stated, leaves: false, events })
     }
 
     /// Follows what is in force now.
@@ -142,6 +152,7 @@ impl PoolExchange {
     /// Ends because the host file does not name the pool any more: what is claimed is given back.
     pub(crate) fn leave(mut self) {
         self.set(Stated { promised: Some(Promised::default()), ..self.stated });
+        self.leaves = true;
     }
 
     /// Asks whether this host may promise so much. Without an answer it may not.
@@ -159,7 +170,7 @@ impl PoolExchange {
 
 impl Drop for PoolExchange {
     fn drop(&mut self) {
-        let _ = self.events.send(Event::End);
+        let _ = self.events.send(Event::End { leaves: self.leaves });
     }
 }
 
@@ -178,12 +189,14 @@ impl Meeting {
             claiming,
             stated,
             written: None,
+            reads: 0,
             clock,
             step: Step::None(Instant::now()),
             trip: Duration::ZERO,
             ends: Instant::now(),
             error: None,
             has_left: false,
+            leaves: false,
         }
     }
 
@@ -193,10 +206,10 @@ impl Meeting {
         // Until then it goes on without its device, to give back what is claimed.
         let mut gives_back_until = None;
         loop {
-            let is_over =
-                gives_back_until.is_some_and(|until| Instant::now() >= until || !self.claiming.has_too_much());
+            let has_given_back = !self.claiming.has_too_much() && (!self.leaves || self.step == Step::Idle);
+            let is_over = gives_back_until.is_some_and(|until| Instant::now() >= until || has_given_back);
             if is_over {
-                return;
+                return self.part();
             }
             let until = self
                 .claiming
@@ -209,20 +222,34 @@ impl Meeting {
                 Ok(Event::Helper(_, News::Gone)) => self.lose_helper(),
                 Ok(Event::Set(stated)) => self.follow(stated),
                 Ok(Event::Claim(promised, answer)) => self.asked_for(promised, answer),
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(Event::End { leaves }) => {
+                    self.leaves = leaves;
                     self.device.obey(None);
                     self.has_left = true;
                     gives_back_until = Some(Instant::now() + GIVE_BACK_MAX);
                 }
+                Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) if Instant::now() < self.ends => self.claim(),
                 Err(RecvTimeoutError::Timeout) => self.end_period(),
             }
         }
     }
 
+    /// Takes this host out of the pool at the place, if the host file does not name the pool any more: it has not vanished.
+    fn part(mut self) {
+        if self.leaves && self.step == Step::Idle && self.written.is_some() {
+            let first = block::usage_of(self.stated.settings.host) as u32;
+            self.line.ask(&Request::Write { first, bytes: vec![0; block::SIZE] });
+        }
+    }
+
     fn asked_for(&mut self, promised: Promised, answer: Answer) {
         let is_away = self.written.is_some() && self.exchange.is_cut_off(self.clock.now(), self.period());
-        let error = self.error.clone().or_else(|| is_away.then(|| "it has not responded for some periods".to_owned()));
+        let is_disputed = self.exchange.is_disputed(self.clock.now(), self.period());
+        let disputed = is_disputed.then(|| "another daemon has the number of this host".to_owned());
+        let error = disputed
+            .or_else(|| self.error.clone())
+            .or_else(|| is_away.then(|| "it has not responded for some periods".to_owned()));
         match error.filter(|_| promised.reserved > self.claiming.confirmed()) {
             Some(error) => drop(answer.send(Err(error))),
             None => {
@@ -311,7 +338,8 @@ impl Meeting {
     fn ask_for_blocks(&mut self) {
         match self.exchange.header() {
             Some(header) => {
-                let count = 1 + u32::from(header.hosts);
+                self.reads = self.reads.wrapping_add(1);
+                let count = if self.reads.is_multiple_of(WHOLE) { BLOCKS as u32 } else { 1 + u32::from(header.hosts) };
                 self.ask(&Request::Read { first: 0, count }, Step::Read(Instant::now()));
             }
             None => self.ask(&Request::Read { first: 0, count: 1 }, Step::Header),
@@ -324,6 +352,9 @@ impl Meeting {
             Ok(blocks) => blocks,
             Err(error) => {
                 self.written = None;
+                if let Step::Write(_) = step {
+                    self.exchange.wrote(false);
+                }
                 self.claiming.interrupt(Instant::now(), &error);
                 // Without the lock nothing may be written: a new helper tries again.
                 if let Step::Header | Step::Lock = step {
@@ -337,6 +368,7 @@ impl Meeting {
             Step::Read(since) => self.take_blocks(&blocks, since),
             Step::Write(since) => {
                 self.trip = since.elapsed();
+                self.exchange.wrote(true);
                 self.written.get_or_insert(since);
                 self.note_error(None);
                 self.claim();
@@ -372,6 +404,13 @@ impl Meeting {
         self.give_order();
         if let Some(error) = self.header_error() {
             return self.note_error(Some(error));
+        }
+        if blocks.len() == BLOCKS * block::SIZE
+            && let Some(header) = self.exchange.header()
+        {
+            let claims = Claims::read(header, blocks);
+            self.claiming.compare(Instant::now(), &claims);
+            self.exchange.note_claims(claims.unreadable);
         }
         let first = block::usage_of(self.stated.settings.host) as u32;
         let bytes = block::encode(self.exchange.usage()).to_vec();

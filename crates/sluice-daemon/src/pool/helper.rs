@@ -10,12 +10,13 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
+use std::time::Duration;
 
-use rustix::fs::OFlags;
 use sluice_pool::block::{BLOCKS, SIZE};
 
-use super::place::Place;
+use super::place::{Access, Place};
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "meeting";
@@ -116,20 +117,30 @@ pub fn serve(path: &Path) -> io::Result<()> {
         };
         let opened = match &mut place {
             Some(place) => Ok(&*place),
-            none => Place::open(path, OFlags::empty()).map(|opened| &*none.insert(opened)),
+            none => Place::open(path, Access::Write).map(|opened| &*none.insert(opened)),
         };
-        let reply = opened.and_then(|place| request.carry_out(place)).map_err(|error| describe(&error));
-        if send(&mut output, &reply).is_err() {
+        let reply = match opened.and_then(|place| Ok((place, place.is_at_its_path()?))) {
+            Ok((place, true)) => request.carry_out(place).map_err(|error| describe(&error)),
+            Ok((_, false)) => Err(REPLACED.to_owned()),
+            Err(error) => Err(describe(&error)),
+        };
+        // The next helper opens what is there then.
+        let is_replaced = reply.as_ref().is_err_and(|error| error == REPLACED);
+        if send(&mut output, &reply).is_err() || is_replaced {
             return Ok(());
         }
     }
 }
+
+/// The error of a place that is no longer at its path.
+const REPLACED: &str = "another file is there now";
 
 fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::InvalidInput => "its file system has no direct I/O".to_owned(),
         io::ErrorKind::UnexpectedEof => "it is too short: write it with `sluice pool create`".to_owned(),
         io::ErrorKind::NotFound => "it does not exist: write it with `sluice pool create`".to_owned(),
+        io::ErrorKind::Unsupported => "it is neither a file nor a block device".to_owned(),
         io::ErrorKind::ResourceBusy => "another process of this host writes the blocks of this number".to_owned(),
         _ => error.to_string(),
     }
@@ -164,6 +175,22 @@ impl Helper {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         input.write_all(&request.encode())?;
         input.flush()
+    }
+}
+
+/// Reads the first block in a process of its own: a thread of the daemon that hangs there would keep a killed daemon.
+///
+/// # Errors
+/// The reason in words; without a reply within `timeout` that too.
+pub(crate) fn read_header(path: &Path, timeout: Duration) -> Result<Vec<u8>, String> {
+    let (sender, receiver) = channel();
+    let started = Helper::start(path, "look", move |news| sender.send(news).is_ok());
+    let mut helper = started.map_err(|error| format!("its helper cannot be started: {error}"))?;
+    helper.ask(&Request::Read { first: 0, count: 1 }).map_err(|error| error.to_string())?;
+    match receiver.recv_timeout(timeout) {
+        Ok(News::Reply(reply)) => reply,
+        Ok(News::Gone) | Err(RecvTimeoutError::Disconnected) => Err("its helper has ended".to_owned()),
+        Err(RecvTimeoutError::Timeout) => Err(format!("no response for {} s", timeout.as_secs())),
     }
 }
 

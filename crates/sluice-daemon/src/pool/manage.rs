@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
 use sluice_pool::block::{self, BLOCKS, Header, Host, SIZE, Unreadable, Usage};
 use sluice_pool::claims::Claims;
 use sluice_pool::dues::raw;
-use sluice_pool::exchange::requests;
-use sluice_sched::Iops;
+use sluice_pool::exchange::{HOST_IOPS, requests};
 use sluice_sched::units::StatedIops;
+use sluice_sched::{Cost, Iops};
 
-use super::place::Place;
+use super::place::{Access, Place};
 
+/// Default of `weight_floor`.
+const WEIGHT_FLOOR_PERCENT: u64 = 2;
 /// Size of a request that counts as one, if the capacity does not state it.
 const REQUEST_BYTES: u64 = 8192;
 /// Time after which every host that runs has written its block again: 4 periods of 1 s.
@@ -47,6 +48,10 @@ pub enum PoolError {
          as long as something is reserved", .path.display()
     )]
     Reserved { path: PathBuf, iops: f64, capacity: String },
+    #[error("A reference size of {0} bytes is no power of two: write a capacity such as \"20000 iops@8KiB\"")]
+    RequestSize(u64),
+    #[error("The {hosts} hosts need all of {capacity} to meet: state what the storage sustains, or fewer hosts")]
+    NothingLeft { hosts: u8, capacity: String },
     #[error("The pool has the hosts 1 to {hosts}, and no host {host}")]
     NoHost { host: Host, hosts: u8 },
     #[error(
@@ -60,6 +65,7 @@ fn remedy(error: &io::Error) -> String {
         io::ErrorKind::InvalidInput => {
             "its file system has no direct I/O, which hosts need to see what others write; use a file on other storage or a block device".to_owned()
         }
+        io::ErrorKind::Unsupported => "it is neither a file nor a block device".to_owned(),
         io::ErrorKind::NotFound => format!("{error}; prepare the place with `sluice pool create`"),
         io::ErrorKind::UnexpectedEof => format!("it is shorter than {} KiB", BLOCKS * SIZE / 1024),
         _ => error.to_string(),
@@ -104,9 +110,24 @@ pub struct HostLook {
 /// # Errors
 /// [`PoolError`]. Nothing is written if the place holds something else.
 pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
+    let StatedIops { iops, size } = how.capacity;
+    let request_bytes = size.map_or(REQUEST_BYTES, |size| size.0);
+    if !request_bytes.is_power_of_two() {
+        return Err(PoolError::RequestSize(request_bytes));
+    }
+    let mut header = Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes };
+    if most(&header) == 0 {
+        return Err(PoolError::NothingLeft { hosts: how.hosts, capacity: capacity(&header) });
+    }
     let failed = |what| move |error| PoolError::Access { path: path.to_owned(), what, error };
-    let place = match Place::open(path, OFlags::empty()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
+    let is_empty = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0);
+    let place = match Place::open(path, Access::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !how.keep => make(path)?,
+        // It was killed before it had written anything.
+        Ok(place) if is_empty && !how.keep => {
+            place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?;
+            place
+        }
         opened => opened.map_err(|error| PoolError::Open { path: path.to_owned(), error })?,
     };
     let blocks = match place.read(0, BLOCKS) {
@@ -116,9 +137,6 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
         read => read.map_err(failed("read"))?,
     };
     let known = block::decode::<Header>(&blocks[..SIZE]);
-    let StatedIops { iops, size } = how.capacity;
-    let request_bytes = size.map_or(REQUEST_BYTES, |size| size.0);
-    let mut header = Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes };
     let write = |header: &Header| place.write(0, &block::encode(header)).map_err(failed("write"));
     match known {
         Ok(known) if how.keep => {
@@ -143,6 +161,12 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
     Ok(header)
 }
 
+/// What hosts may reserve together, in raw cost per second, with the default weight floor.
+fn most(header: &Header) -> u64 {
+    let exchange = u64::from(header.hosts) * HOST_IOPS * u64::from(Cost::ONE.raw());
+    raw(Iops::from_milli(header.milli_iops.max(1))).saturating_sub(exchange) / 100 * (100 - WEIGHT_FLOOR_PERCENT)
+}
+
 /// Checks that what hosts have reserved fits another header of their pool.
 fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
     let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, blocks);
@@ -152,7 +176,7 @@ fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Res
     if let Some(claim) = claims.held.iter().find(|claim| claim.host > new.hosts && claim.reserved > 0) {
         return Err(PoolError::Claimed { path: path.to_owned(), host: claim.host });
     }
-    let (held, most) = (claims.sum(), raw(Iops::from_milli(new.milli_iops.max(1))));
+    let (held, most) = (claims.sum(), most(new));
     if held > most || held > 0 && known.request_bytes != new.request_bytes {
         return Err(PoolError::Reserved { path: path.to_owned(), iops: requests(held), capacity: capacity(new) });
     }
@@ -161,7 +185,7 @@ fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Res
 
 /// Makes the file, full of zeroes.
 fn make(path: &Path) -> Result<Place, PoolError> {
-    let place = Place::open(path, OFlags::CREATE | OFlags::EXCL);
+    let place = Place::open(path, Access::Make);
     let place = place.map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
     let written = place.write(0, &vec![0; BLOCKS * SIZE]).and_then(|()| {
         // The name must outlast a crash of this host, too.
@@ -180,7 +204,7 @@ fn make(path: &Path) -> Result<Place, PoolError> {
 /// # Errors
 /// [`PoolError`].
 pub fn header(path: &Path) -> Result<Header, PoolError> {
-    read(path).map(|(_, header, _)| header)
+    read(path, Access::Write).map(|(_, header, _)| header)
 }
 
 /// What to do if a host file states another capacity than the pool has.
@@ -200,7 +224,7 @@ pub fn other_capacity(header: &Header, path: &Path) -> String {
 /// # Errors
 /// [`PoolError`].
 pub fn look(path: &Path) -> Result<Look, PoolError> {
-    let (place, header, before) = read(path)?;
+    let (place, header, before) = read(path, Access::Read)?;
     sleep(WATCH);
     let after =
         place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
@@ -215,8 +239,8 @@ pub fn look(path: &Path) -> Result<Look, PoolError> {
     Ok(Look { hosts: hosts.collect(), claims: Claims::read(&header, &after), header })
 }
 
-fn read(path: &Path) -> Result<(Place, Header, Vec<u8>), PoolError> {
-    let place = Place::open(path, OFlags::empty()).map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
+fn read(path: &Path, access: Access) -> Result<(Place, Header, Vec<u8>), PoolError> {
+    let place = Place::open(path, access).map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
     let blocks =
         place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
     let header = block::decode::<Header>(&blocks[..SIZE]);
@@ -235,7 +259,7 @@ pub fn forget(path: &Path, host: Host) -> Result<(), PoolError> {
     if known.runs {
         return Err(PoolError::Runs { host });
     }
-    let (place, ..) = read(path)?;
+    let (place, ..) = read(path, Access::Write)?;
     let zeroes = vec![0; 2 * SIZE];
     let written =
         place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));

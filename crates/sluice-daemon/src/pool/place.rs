@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,15 +18,44 @@ pub struct Place {
     path: PathBuf,
 }
 
+/// What is done with a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// It is made; it must not exist.
+    Make,
+}
+
 impl Place {
-    /// Opens a place for direct I/O whose writes are durable when they end. `more` are further flags, as for a file that is created.
+    /// Opens a place for direct I/O whose writes are durable when they end.
     ///
     /// # Errors
-    /// That of the file system; `EINVAL` where it has no direct I/O.
-    pub fn open(path: &Path, more: OFlags) -> io::Result<Place> {
-        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY | more;
+    /// That of the file system; `EINVAL` where it has no direct I/O, `Unsupported` if it is neither a file nor a block device.
+    pub fn open(path: &Path, access: Access) -> io::Result<Place> {
+        // Not even opened: a pipe waits for its other end.
+        let is_wrong = |found: std::fs::Metadata| !found.is_file() && !found.file_type().is_block_device();
+        if access != Access::Make && is_wrong(std::fs::metadata(path)?) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let how = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+            Access::Make => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let flags = how | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
         Ok(Place { file, path: path.to_owned() })
+    }
+
+    /// Whether its path still leads to it: a file that was removed or replaced is where no other host looks.
+    ///
+    /// # Errors
+    /// That of looking at the path.
+    pub fn is_at_its_path(&self) -> io::Result<bool> {
+        let (open, there) = (self.file.metadata()?, std::fs::metadata(&self.path)?);
+        let same_disk = open.file_type().is_block_device() && open.rdev() == there.rdev();
+        Ok(same_disk || (open.dev(), open.ino()) == (there.dev(), there.ino()))
     }
 
     /// Reads `count` blocks.

@@ -2,14 +2,29 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use sluice_pool::block::Header;
+use sluice_pool::block::{self, Header};
 
 use super::change::Change;
 use super::kinds::{Job, Kind, Resource, ResourceKey};
 use super::tolerance::Tolerance;
 use super::{Guard, Server, ServerError, translate};
-use crate::pool::manage;
+use crate::pool::{helper, manage};
+
+/// Maximum time until the place responds.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a place is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Not at all: a start serves VMs whatever is wrong there, and the exchange says so.
+    None,
+    /// By a process of its own: a thread of a daemon that hangs there would keep it when it is killed.
+    Helper,
+    /// By this process, which is no daemon: `sluice check --host`.
+    Itself,
+}
 
 /// The place of a device whose pool is new.
 #[derive(Clone)]
@@ -17,13 +32,21 @@ pub(super) struct Meeting {
     device: String,
     path: PathBuf,
     host: u8,
+    look: Look,
     /// Capacity in thousandths of a request per second, and the size of a request, that the host file states.
     capacity: (u64, u64),
 }
 
 impl Meeting {
     fn look(&self) -> io::Result<()> {
-        let header: Header = manage::header(&self.path).map_err(io::Error::other)?;
+        let header = match self.look {
+            Look::None => return Ok(()),
+            Look::Itself => manage::header(&self.path).map_err(io::Error::other)?,
+            Look::Helper => {
+                let block = helper::read_header(&self.path, TIMEOUT).map_err(io::Error::other)?;
+                block::decode::<Header>(&block).map_err(|why| io::Error::other(format!("its header {why}")))?
+            }
+        };
         if self.host > header.hosts {
             let (host, hosts) = (self.host, header.hosts);
             let path = self.path.display();
@@ -51,6 +74,10 @@ impl Resource for Meeting {
         self.path.clone()
     }
 
+    fn only_try(&mut self) {
+        self.look = Look::Itself;
+    }
+
     fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
         self.failed(io::Error::new(io::ErrorKind::TimedOut, format!("no response for {seconds} s")))
     }
@@ -68,7 +95,8 @@ impl Kind for Meeting {
             let settings = translate::pool(&change.host, device)?.settings;
             let capacity = (settings.capacity.iops?.milli(), settings.request_bytes);
             let (device, path) = (device.name.clone(), pool.meeting.clone());
-            Some((tolerance, Meeting { device, path, host: pool.host, capacity }))
+            let look = if tolerance == Tolerance::Anything { Look::None } else { Look::Helper };
+            Some((tolerance, Meeting { device, path, host: pool.host, look, capacity }))
         });
         Ok(needed.collect())
     }

@@ -116,7 +116,7 @@ impl Create {
                 "{} is the place where {hosts} hosts share {rate}. In the host file of each: meeting = \"{}\" and a host of its own from \
                  1 to {hosts}.",
                 path.display(),
-                path.display()
+                std::path::absolute(&path).as_deref().unwrap_or(&path).display()
             )),
         }
         Ok(())
