@@ -32,7 +32,7 @@ struct Device {
 enum Kind {
     /// A throttle of this number of requests per second.
     Throttle(u32),
-    /// A file whose requests take this number of ms, and so many at a time.
+    /// A file whose requests take this number of ms, `parallel` at a time.
     Delay { ms: u32, parallel: u32 },
     /// A file on the disk of this machine. Its rate is measured.
     File,
@@ -78,31 +78,7 @@ pub(super) fn measure(options: &Options, quick: bool, report: &mut Report) -> Re
                 got.push(device.run(capacity, text, seconds)?);
             }
         }
-        for (by, got) in ["depth 32".to_owned(), texts[1].clone(), "latency".to_owned()].into_iter().zip(&got) {
-            let (rate, p99, all) = (&got.rate, &got.p99_ms, &got.all);
-            let stated = format!("{:.2} ms", f64::from(latency) / 1000.0);
-            table.row(vec![
-                Cell::text(device.name),
-                Cell::text(stated),
-                Cell::text(by),
-                Cell::spread(rate, 0),
-                Cell::spread(p99, 2),
-                Cell::spread(all, 0),
-            ]);
-        }
-        let [default, tuned, window] = &got;
-        let name = device.name;
-        report.target(
-            format!("tuned rate / rate: {name}"),
-            Bound::AtMost(1.2),
-            tuned.rate.median() / window.rate.median(),
-        );
-        report.target(
-            format!("p99 / tuned p99: {name}"),
-            Bound::AtMost(1.2),
-            window.p99_ms.median() / tuned.p99_ms.median(),
-        );
-        report.target(format!("all / depth 32: {name}"), Bound::AtLeast(0.9), window.all.ratio(&default.all).median());
+        device.report(latency, &texts[1], &got, &mut table, report);
         if let Some(own) = device.own_us() {
             let told = device.tells_too_low(capacity, own / 2)?;
             report.target(
@@ -119,6 +95,34 @@ pub(super) fn measure(options: &Options, quick: bool, report: &mut Report) -> Re
 impl Device {
     fn vms(capacity: u32) -> Vec<Vm> {
         [Vm::new(1, capacity / 5, 1)].into_iter().chain((1..VMS).map(|_| Vm::new(1, 0, 32))).collect()
+    }
+
+    fn report(&self, latency: u32, tuned: &str, got: &[Got; 3], table: &mut Table, report: &mut Report) {
+        for (by, got) in ["depth 32".to_owned(), tuned.to_owned(), "latency".to_owned()].into_iter().zip(got) {
+            let (rate, p99, all) = (&got.rate, &got.p99_ms, &got.all);
+            let stated = format!("{:.2} ms", f64::from(latency) / 1000.0);
+            table.row(vec![
+                Cell::text(self.name),
+                Cell::text(stated),
+                Cell::text(by),
+                Cell::spread(rate, 0),
+                Cell::spread(p99, 2),
+                Cell::spread(all, 0),
+            ]);
+        }
+        let [default, best, window] = got;
+        let name = self.name;
+        report.target(
+            format!("tuned rate / rate: {name}"),
+            Bound::AtMost(1.2),
+            best.rate.median() / window.rate.median(),
+        );
+        report.target(
+            format!("p99 / tuned p99: {name}"),
+            Bound::AtMost(1.2),
+            window.p99_ms.median() / best.p99_ms.median(),
+        );
+        report.target(format!("all / depth 32: {name}"), Bound::AtLeast(0.9), window.all.ratio(&default.all).median());
     }
 
     /// The time that a request takes alone.

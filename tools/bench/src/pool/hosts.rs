@@ -287,10 +287,11 @@ impl Counts {
                 }
                 let is_short = (outcome.count(number, from, to) as f64) < 0.95 * f64::from(vm.reserved);
                 let has_jumped = since > 0 && from < since as f64 + AFTER_JUMP;
-                let counts = if has_jumped || is_after_event(second) { &mut self.apart } else { &mut self.windows };
+                let is_apart = has_jumped || is_after_event(second);
+                let counts = if is_apart { &mut self.apart } else { &mut self.windows };
                 counts[0] += usize::from(is_short);
                 counts[1] += 1;
-                if is_short && is_pool {
+                if is_short && is_pool && !is_apart {
                     eprintln!("  short: VM {number}, second {second}, {} requests", outcome.count(number, from, to));
                 }
             }
