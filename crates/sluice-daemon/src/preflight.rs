@@ -95,6 +95,9 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         too_long(uplink, interface::mtu(name).ok()?.into())
     }));
     findings.extend(space::findings(&host));
+    if !rustix::process::geteuid().is_root() {
+        findings.extend(of_user(&host));
+    }
     findings.extend(bridged.into_iter().map(|(name, blocks)| {
         let fix = format!("if no guest has used it, block_size = \"{}B\" avoids this", blocks.disk);
         Finding::new(Level::Note, "block-size", format!("volume {name}"), blocks.cost()).fix(fix)
@@ -159,6 +162,19 @@ fn changes(files: &Files, saved: &Saved, lost: &[String]) -> Vec<Finding> {
         Finding::new(Level::Error, "overrides", "", text)
     }));
     findings
+}
+
+/// What a daemon that is not root cannot do, and what a look at this host does not show.
+fn of_user(host: &Host) -> Vec<Finding> {
+    let patterns = host.devices.values().filter(|device| device.paths.iter().any(sluice_config::DiskPath::is_pattern));
+    let later = patterns.map(|device| {
+        let text = "A disk that joins later is opened as this user, who is not root";
+        let fix = "rules of udev give such disks to the daemon: `sluice check --udev FILE`";
+        Finding::new(Level::Note, "user", format!("device {}", device.name), text).fix(fix)
+    });
+    let text = "This user is not root, so the process that holds an image open is not named if another user runs it";
+    let fix = "`fuser FILE` as root";
+    later.chain([Finding::new(Level::Note, "user", "", text).fix(fix)]).collect()
 }
 
 fn of_problem(problem: Problem, is_served: bool) -> Finding {

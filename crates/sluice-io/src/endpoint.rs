@@ -238,7 +238,8 @@ fn io(endpoint: &Endpoint, advice: &'static str, source: io::Error) -> ListenErr
 /// Advice if the file of a socket cannot be created or removed.
 const NO_FILE: &str = "create its folder, and let this user write there";
 /// Advice if the owner of the file cannot be set.
-const NO_OWNER: &str = "state an owner, a group and a mode that this user may set; root may set all";
+const NO_OWNER: &str =
+    "only root may give a socket to another user: leave out `owner`, and state a `group` that this user is in";
 /// Advice if an address cannot be bound.
 const NO_ADDRESS: &str = "state an address of this host and a port that this user may bind";
 

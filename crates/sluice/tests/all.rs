@@ -43,6 +43,7 @@ mod network_namespaces;
 mod network_uplinks;
 mod observe;
 mod out_of_service;
+mod own_user;
 mod ownership;
 mod pages;
 mod pool;

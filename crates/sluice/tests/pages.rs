@@ -14,6 +14,7 @@ use crate::common::{Daemon, Place, libvirt, run, script, sluice, tool};
 /// of this machine.
 const STAND_INS: &str = r#"
 set -euo pipefail
+chown() { [ "$1" = sluice: ]; }
 apt() { [ "$1" = install ] || [ "$*" = update ]; }
 curl() { [ "$1 $2" = "-L -o" ] && qemu-img create -q -f qcow2 "$3" 64M; }
 systemctl() { [ "$*" = "reload sluice" ] && sluice apply --wait "$HOST_FILE"; }
@@ -85,15 +86,13 @@ impl Reader {
         self.place.file("host.toml")
     }
 
-    /// Returns the text for this host: its folders and accounts.
+    /// Returns the text for this host: its folders and group.
     fn here(&self, text: &str) -> String {
-        let account = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::geteuid().as_raw() };
         let group = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::getegid().as_raw() };
         let sockets = self.place.socket("");
         text.replace("/etc/sluice/sluice.toml", self.host_file().to_str().unwrap())
             .replace("/srv/vm", self.place.file("vm").to_str().unwrap())
             .replace("/run/sluice", sockets.to_str().unwrap().trim_end_matches('/'))
-            .replace("owner = \"libvirt-qemu\"", &format!("owner = \"{account}\""))
             .replace("group = \"kvm\"", &format!("group = \"{group}\""))
     }
 

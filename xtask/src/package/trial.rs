@@ -35,6 +35,9 @@ uplink = "lan"
 tap = "tap-a"
 "#;
 
+const UNIT: &str = "/lib/systemd/system/sluice.service";
+const OWN_USER: &str = "/etc/systemd/system/sluice.service.d/05-own-user.conf";
+
 type Check = fn(&mut Trial) -> Result<(), String>;
 
 /// The checks, in the order in which they depend on each other.
@@ -112,6 +115,11 @@ impl Trial {
         self.dpkg(&self.first)?;
         self.guest.run(&["systemctl", "restart", "sluice"])?;
         self.kept_weight()?;
+        // An installed host keeps its unit.
+        if !self.show("User")?.is_empty() {
+            return Err("An upgrade has changed the user of the daemon".to_owned());
+        }
+        self.guest.fails(&["test", "-e", OWN_USER])?;
         // Both versions write the same form of the state: `sluice state restore` is not needed.
         self.guest.run(&["systemctl", "stop", "sluice"])?;
         self.dpkg(&self.previous)?;
@@ -132,6 +140,9 @@ impl Trial {
     fn serve(&mut self) -> Result<PathBuf, String> {
         fs::create_dir_all(self.guest.path("/srv/vm")).map_err(|error| error.to_string())?;
         self.guest.run(&["truncate", "--size=16M", "/srv/vm/a.img", "/srv/vm/b.img"])?;
+        if self.show("User")? == "sluice" {
+            self.guest.run(&["chown", "-R", "sluice:", "/srv/vm"])?;
+        }
         self.write_host(HOST)?;
         self.guest.run(&["systemctl", "reload", "sluice"])?;
         let folder = self.links.path().join("vm");
@@ -153,7 +164,8 @@ impl Trial {
         expect(&self.show("Type")?, "notify")?;
         expect(&self.show("WatchdogUSec")?, "30s")?;
         expect(&self.show("StatusText")?, "Serving 0 volumes of 0 VMs on 0 devices")?;
-        expect(&guest.run(&["stat", "-c", "%A %U %G", "/run/sluice/control.sock"])?, "srw-rw---- root sluice")?;
+        expect(&guest.run(&["stat", "-c", "%A %U %G", "/run/sluice/control.sock"])?, "srw-rw---- sluice sluice")?;
+        expect(&self.show("User")?, "sluice")?;
         expect(&guest.run(&["sluice", "--version"])?, concat!("sluice ", env!("CARGO_PKG_VERSION")))?;
         guest.run(&["test", "-e", "/usr/share/man/man5/sluice.toml.5.gz"])?;
         guest.run(&["test", "-e", "/usr/share/man/man1/sluice-serve.1.gz"])?;
@@ -221,7 +233,7 @@ impl Trial {
         let journal = self.guest.run(&["journalctl", "--no-pager", "-u", "sluice"])?;
         expect(&journal, "Watchdog timeout")?;
         self.client_works(&now)?;
-        fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
+        fs::remove_file(folder.join("test.conf")).map_err(|error| error.to_string())?;
         self.guest.run(&["systemctl", "daemon-reload"]).map(drop)
     }
 
@@ -230,6 +242,8 @@ impl Trial {
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         fs::copy(workspace::root().join("contrib/systemd/network.conf"), folder.join("network.conf"))
             .map_err(|error| error.to_string())?;
+        // As udev does on a host; this container has none.
+        self.guest.run(&["chmod", "666", "/dev/net/tun"])?;
         self.write_host(&format!("{HOST}{NETWORK}"))?;
         self.guest.run(&["systemctl", "daemon-reload"])?;
         self.guest.run(&["systemctl", "restart", "sluice"])?;
@@ -247,7 +261,7 @@ impl Trial {
         same(&before, &self.tap_states()?, "a reload")?;
         self.client_works(&now)?;
         self.write_host(HOST)?;
-        fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
+        fs::remove_file(folder.join("network.conf")).map_err(|error| error.to_string())?;
         self.guest.run(&["systemctl", "daemon-reload"])?;
         self.guest.run(&["systemctl", "restart", "sluice"])?;
         self.guest.fails(&["test", "-e", "/sys/class/net/tap-a"]).map(drop)
@@ -281,14 +295,30 @@ impl Trial {
         self.guest.run(&["dpkg", "--purge", "sluicegate-lab"]).map(drop)
     }
 
+    /// As root, with its own user, and with the drop-in of the host file, in which the daemon also serves.
     fn score(&mut self) -> Result<(), String> {
-        let unit = "/lib/systemd/system/sluice.service";
-        let report = self.guest.run(&["systemd-analyze", "security", "--no-pager", "--offline=true", unit])?;
-        let score = report.lines().find_map(|line| line.split("Overall exposure level for sluice.service: ").nth(1));
-        let score = score.and_then(|rest| rest.split_whitespace().next()).ok_or(report.clone())?;
+        let guest = &self.guest;
+        let unit = guest.run(&["systemd-analyze", "security", "--no-pager", "--offline=true", UNIT])?;
+        let own = guest.run(&["systemd-analyze", "security", "--no-pager", "sluice.service"])?;
+        let text = guest.run(&["sluice", "check", "--unit", "/etc/sluice/sluice.toml"])?;
+        let drop_in = guest.path("/etc/systemd/system/sluice.service.d/10-host.conf");
+        fs::write(&drop_in, text).map_err(|error| error.to_string())?;
+        guest.run(&["systemctl", "daemon-reload"])?;
+        guest.run(&["systemctl", "restart", "sluice"])?;
+        let least = guest.run(&["systemd-analyze", "security", "--no-pager", "sluice.service"])?;
+        let looked = guest.run(&["sluice", "check", "--host", "/etc/sluice/sluice.toml"])?;
+        expect(&looked, "Looking with the rights of user sluice")?;
+        let pid = self.show("MainPID")?;
+        self.client_works(&pid)?;
         let manual = workspace::root().join("docs/service.md");
         let manual = fs::read_to_string(&manual).map_err(|error| format!("{}: {error}", manual.display()))?;
-        expect(&manual, &format!("exposure level of {score}"))
+        for report in [unit, own, least] {
+            let score =
+                report.lines().find_map(|line| line.split("Overall exposure level for sluice.service: ").nth(1));
+            let score = score.and_then(|rest| rest.split_whitespace().next()).ok_or(report.clone())?;
+            expect(&manual, &format!("exposure level of {score}"))?;
+        }
+        Ok(())
     }
 
     fn purge(&mut self) -> Result<(), String> {

@@ -129,8 +129,9 @@ pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
     let taps =
         nics(host).any(|(_, nic)| nic_socket(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
     if let Some(error) = tap::is_available().err().filter(|_| taps) {
-        let text =
-            format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and run the daemon as root");
+        let text = format!(
+            "Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and give the daemon CAP_NET_ADMIN"
+        );
         problems.push(("taps".to_owned(), text, false));
     }
     problems

@@ -13,8 +13,10 @@ use sluice_daemon::failure::Failure;
 use sluice_daemon::findings::{self, Finding, Level};
 use sluice_daemon::{preflight, request_sizes};
 
+mod as_user;
 mod links;
 mod outstanding;
+mod udev;
 mod unit;
 
 /// Check a host file; report all errors, and what is reserved on each device and uplink.
@@ -22,7 +24,8 @@ mod unit;
 /// Reads only the file. With --host it also looks at this host, and reports everything at once: whether each source exists, can
 /// be opened directly, has its size, is on the disk of its device and is not locked; whether each socket can be made, with its
 /// owner and group; whether each interface carries the MTU of its uplink; the state directory, the control socket and volumes that would be held back; limits and io_uring. It
-/// changes nothing. Run it as the user of the daemon, since permissions and limits are those of the user who runs it.
+/// changes nothing. Permissions are those of the user who runs it, or of the user of the unit `sluice.service` if root runs it and the unit has
+/// one.
 #[derive(Args)]
 pub(crate) struct Check {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
@@ -33,6 +36,12 @@ pub(crate) struct Check {
     /// Print a drop-in for the unit of systemd that leaves the daemon only the folders and disks of the host file.
     #[arg(long, conflicts_with = "host")]
     unit: bool,
+    /// Print rules of udev that give the disks of the host file to the user `sluice`.
+    #[arg(long, conflicts_with_all = ["host", "unit"])]
+    udev: bool,
+    /// Look at this host with the rights of this user.
+    #[arg(long, value_name = "USER", requires = "host")]
+    user: Option<String>,
 }
 
 /// Guarantees on one device.
@@ -57,13 +66,21 @@ impl Check {
         for warning in &host.warnings {
             crate::output::message(warning);
         }
-        if self.unit {
-            let drop_in = unit::of_files(&self.file, &files, &host);
+        if self.unit || self.udev {
+            let (host, comment) = unit::with_attached(&files, host);
+            let (key, text) = match self.unit {
+                true => ("drop_in", unit::drop_in(&self.file, &host)),
+                false => ("rules", udev::rules(&self.file, &host)),
+            };
+            let text = comment + &text;
             match format {
-                Format::Json => output::json(&json!({ "ok": true, "drop_in": drop_in })),
-                Format::Table => output::line(drop_in.trim_end()),
+                Format::Json => output::json(&json!({ "ok": true, key: text })),
+                Format::Table => output::line(text.trim_end()),
             }
             return Ok(());
+        }
+        if self.host {
+            self.become_user()?;
         }
         let findings = self.host.then(|| preflight::look(&files, &host)).transpose()?;
         let is_ok = findings.as_ref().is_none_or(|findings| findings::worst(findings) < Level::Error);
@@ -79,6 +96,35 @@ impl Check {
             }
         }
         is_ok.then_some(()).ok_or(Failure::No)
+    }
+}
+
+impl Check {
+    /// Goes on as the user of the daemon, if that is another one.
+    fn become_user(&self) -> Result<(), Failure> {
+        let is_root = rustix::process::geteuid().is_root();
+        let rights = match &self.user {
+            Some(user) if !is_root && sluice_io::users::user(user) != Some(rustix::process::geteuid().as_raw()) => {
+                return Err(Failure::Run(
+                    format!("Only root can look as user {user}; run this command as root").into(),
+                ));
+            }
+            _ if !is_root => return Ok(()),
+            Some(user) if sluice_io::users::user(user).is_none() => {
+                return Err(Failure::NotFound(format!("There is no user {user} on this host")));
+            }
+            Some(user) if user == "root" => return Ok(()),
+            Some(user) => as_user::Rights::of_user(user.clone()),
+            None => match as_user::Rights::of_unit() {
+                Some(rights) => rights,
+                None => return Ok(()),
+            },
+        };
+        output::message(format!("Looking with the rights of user {}", rights.user));
+        let error = rights.exec();
+        Err(Failure::Run(
+            format!("Cannot run `setpriv`, which changes the user: {error}; install the package util-linux").into(),
+        ))
     }
 }
 

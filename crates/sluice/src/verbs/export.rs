@@ -1,12 +1,13 @@
 //! `sluice export FORMAT VM [FILE]`
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use sluice_api::change::HostFile;
 use sluice_api::object::ObjectId;
-use sluice_config::{Host, Vm};
+use sluice_config::{Host, ListenAddress, NicAccess, Vm};
 use sluice_sched::Bytes;
 
 use crate::control::Request;
@@ -83,12 +84,23 @@ impl Export {
             None => served(&self.daemon)?,
         };
         let rendered = self.render(&host)?;
+        let groups = groups(&host, &self.vm);
         match format {
-            output::Format::Table => output::line(&rendered.text),
+            output::Format::Table => {
+                for (group, socket) in &groups {
+                    let socket = socket.display();
+                    output::message(format!("{socket} belongs to group {group}: the user of the VMM must be in it"));
+                }
+                output::line(&rendered.text);
+            }
             output::Format::Json => {
                 let name = self.format.to_possible_value().expect("no format is hidden").get_name().to_owned();
                 let fields = rendered.fields.into_iter().map(|(key, value)| (key.to_owned(), value));
-                let own = [("vm".to_owned(), json!(self.vm)), ("format".to_owned(), json!(name))];
+                let own = [
+                    ("vm".to_owned(), json!(self.vm)),
+                    ("format".to_owned(), json!(name)),
+                    ("groups".to_owned(), json!(groups.into_keys().collect::<Vec<_>>())),
+                ];
                 output::json(&Value::Object(own.into_iter().chain(fields).collect::<Map<_, _>>()));
             }
         }
@@ -134,6 +146,20 @@ impl Export {
             Format::NbdUri => export::nbd_uri::render(&parts),
         }?)
     }
+}
+
+/// Groups to which sockets of a VM belong, each with one of them.
+fn groups<'a>(host: &'a Host, vm: &str) -> BTreeMap<&'a str, &'a Path> {
+    let of_volumes = host.vms[vm].volumes.values().map(|volume| &volume.export.endpoint);
+    let of_nics = host.vms[vm].nics.values().filter_map(|nic| match &nic.access {
+        NicAccess::VhostUser { endpoint, .. } => Some(endpoint),
+        NicAccess::Tap(_) => None,
+    });
+    let owned = of_volumes.chain(of_nics).filter_map(|endpoint| match endpoint {
+        ListenAddress::Unix { path, group, .. } => Some((group.as_deref()?, path.as_path())),
+        ListenAddress::Tcp(_) => None,
+    });
+    owned.collect()
 }
 
 /// Returns the host file that the running daemon serves.

@@ -148,8 +148,12 @@ pub(super) fn add_to_bridge(bridge: &str, port: &str) -> Result<(), LinkError> {
 
 /// Keeps a port of a bridge from exchanging frames with the other ports that have this set.
 pub(super) fn set_isolated(port: &str, isolated: bool) -> Result<(), LinkError> {
-    let file = sysfs(port).join("brport/isolated");
-    fs::write(&file, if isolated { "1" } else { "0" }).map_err(LinkError::io(format!("Cannot set {}", file.display())))
+    let (file, value) = (sysfs(port).join("brport/isolated"), if isolated { "1" } else { "0" });
+    // Only root may write it.
+    if fs::read_to_string(&file).is_ok_and(|now| now.trim() == value) {
+        return Ok(());
+    }
+    fs::write(&file, value).map_err(LinkError::io(format!("Cannot set {}", file.display())))
 }
 
 /// Returns the bridge or bond that an interface belongs to.

@@ -36,22 +36,25 @@ struct Needs {
     readable: BTreeSet<PathBuf>,
     /// Whether TAPs are opened.
     taps: bool,
+    /// Whether something is reached over IP.
+    network: bool,
 }
 
-/// Returns the drop-in for a host file, with what was attached at run time. The environment of the caller does not count, because
-/// the service has its own.
-pub(super) fn of_files(file: &Path, files: &Files, own: &Host) -> String {
+/// Returns a host file with what was attached at run time, and a comment if that is not known. The environment of the caller does not count,
+/// because the service has its own.
+pub(super) fn with_attached(files: &Files, own: Host) -> (Host, String) {
     let state = own.daemon.state.clone().unwrap_or_else(|| PathBuf::from(OWN[1]));
-    match preflight::with_changes(files, own, &state) {
-        Ok(host) => drop_in(file, &host),
+    match preflight::with_changes(files, &own, &state) {
+        Ok(host) => (host, String::new()),
         Err(error) => {
             let error = error.replace('\n', " ");
-            format!("# Volumes that were attached at run time are not in it. {error}\n{}", drop_in(file, own))
+            (own, format!("# Volumes that were attached at run time are not in it. {error}\n"))
         }
     }
 }
 
-fn drop_in(file: &Path, host: &Host) -> String {
+/// Returns the drop-in for a host file.
+pub(super) fn drop_in(file: &Path, host: &Host) -> String {
     let mut needs = needs(host);
     let warning = private(&needs);
     // For `--persist`.
@@ -87,6 +90,10 @@ fn drop_in(file: &Path, host: &Host) -> String {
     for disk in &needs.disks {
         text += &format!("DeviceAllow={} rw\n", word("", disk));
     }
+    if !needs.network {
+        text += "# Nothing is reached over a network.\nRestrictAddressFamilies=\nRestrictAddressFamilies=AF_UNIX\nIPAddressDeny=any\n\
+                 PrivateNetwork=yes\n";
+    }
     text
 }
 
@@ -120,15 +127,21 @@ fn needs(host: &Host) -> Needs {
         }
     }
     needs.taps |= host.uplinks.values().any(|uplink| !matches!(uplink.port, Port::Nic(_)));
+    needs.network |= !host.uplinks.is_empty();
     for device in host.devices.values() {
         device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| needs.add_folder_of(log));
         device.paths.iter().for_each(|path| needs.add_disks(path));
+        if let Some(pool) = &device.pool {
+            needs.add_source(&pool.meeting, false);
+        }
     }
     host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
-    needs.readable.extend(host.daemon.alerts.iter().filter_map(|alert| match &alert.to {
-        AlertTo::Command(program) => Some(program.clone()),
-        AlertTo::Webhook(_) => None,
-    }));
+    for alert in &host.daemon.alerts {
+        match &alert.to {
+            AlertTo::Command(program) => drop(needs.readable.insert(program.clone())),
+            AlertTo::Webhook(_) => needs.network = true,
+        }
+    }
     needs.writable.extend(host.daemon.source_root.clone());
     if !host.daemon.access.attach.is_empty() {
         needs.writable.insert(host.daemon.access.socket_root.clone());
@@ -152,8 +165,9 @@ impl Needs {
     }
 
     fn add_endpoint(&mut self, endpoint: &ListenAddress) {
-        if let ListenAddress::Unix { path, .. } = endpoint {
-            self.add_folder_of(path);
+        match endpoint {
+            ListenAddress::Unix { path, .. } => self.add_folder_of(path),
+            ListenAddress::Tcp(_) => self.network = true,
         }
     }
 
@@ -206,7 +220,7 @@ impl Needs {
 }
 
 /// Whether a path is a block device, or will be one.
-fn is_disk(path: &Path) -> bool {
+pub(super) fn is_disk(path: &Path) -> bool {
     fs::metadata(path).map_or(path.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
 }
 
@@ -266,8 +280,15 @@ mod tests {
             "DeviceAllow=",
             "DeviceAllow=/dev/none rw",
             "DeviceAllow=/dev/vg/w rw",
+            "RestrictAddressFamilies=",
+            "RestrictAddressFamilies=AF_UNIX",
+            "IPAddressDeny=any",
+            "PrivateNetwork=yes",
         ];
         assert_eq!(lines, expected);
+        let pool = text.replace("[vm.a.volume.v]", "capacity = \"9 iops\"\nlatency = \"9ms\"\n[device.d.pool]\nmeeting = \"/meet/place\"\nhost = 1\n[vm.a.volume.v]");
+        let host = sluice_config::parse("host.toml", &pool).unwrap_or_else(|errors| panic!("{errors}"));
+        assert!(drop_in(Path::new("/etc/own/host.toml"), &host).contains("ReadWritePaths=-/meet\n"));
         let more = "[device.slow]\npath = \"/srv/vm/a.img\"\ncapacity = \"100 iops\"\ndelay = { time = \"1ms\", log = \"/log/slow/requests\" }\n\
                     [uplink.u]\nbridge = \"br0\"\nrate = \"1Gbit/s\"\n[vm.a.nic.n]\nuplink = \"u\"\n\
                     socket = \"/run/nic/n\"\n[alert.all]\ncommand = \"/run/user/alert\"\n";
@@ -282,6 +303,7 @@ mod tests {
         ] {
             assert!(found.lines().any(|found| found == line), "{line} is missing in:\n{found}");
         }
+        assert!(!found.contains("PrivateNetwork"), "an uplink is a network:\n{found}");
         let home = sluice_config::parse("host.toml", &text.replace("/iso/x", "/run/user/x")).unwrap();
         assert!(drop_in(Path::new("/etc/own/host.toml"), &home).contains("ProtectHome=read-only\n"));
     }
