@@ -82,7 +82,7 @@ pub(super) fn measure(options: &Options, quick: bool, report: &mut Report) -> Re
         if let Some(own) = device.own_us() {
             let told = device.tells_too_low(capacity, own / 2)?;
             report.target(
-                format!("tells of half its own time: {name}"),
+                format!("tells of half its own time: {}", device.name),
                 Bound::AtLeast(1.0),
                 f64::from(u8::from(told)),
             );
@@ -111,18 +111,21 @@ impl Device {
             ]);
         }
         let [default, best, window] = got;
-        let name = self.name;
         report.target(
-            format!("tuned rate / rate: {name}"),
+            format!("tuned rate / rate: {}", self.name),
             Bound::AtMost(1.2),
             best.rate.median() / window.rate.median(),
         );
         report.target(
-            format!("p99 / tuned p99: {name}"),
+            format!("p99 / tuned p99: {}", self.name),
             Bound::AtMost(1.2),
             window.p99_ms.median() / best.p99_ms.median(),
         );
-        report.target(format!("all / depth 32: {name}"), Bound::AtLeast(0.9), window.all.ratio(&default.all).median());
+        report.target(
+            format!("all / depth 32: {}", self.name),
+            Bound::AtLeast(0.9),
+            window.all.ratio(&default.all).median(),
+        );
     }
 
     /// The time that a request takes alone.
