@@ -310,6 +310,7 @@ impl Trial {
         expect(&looked, "Looking with the rights of user sluice")?;
         let pid = self.show("MainPID")?;
         self.client_works(&pid)?;
+        fs::remove_file(&drop_in).map_err(|error| error.to_string())?;
         let manual = workspace::root().join("docs/service.md");
         let manual = fs::read_to_string(&manual).map_err(|error| format!("{}: {error}", manual.display()))?;
         for report in [unit, own, least] {

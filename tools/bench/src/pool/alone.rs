@@ -128,12 +128,11 @@ impl Device {
         );
     }
 
-    /// The time that a request takes alone.
+    /// The time that a request takes alone, if it is known: a throttle serves one that comes late at once.
     fn own_us(&self) -> Option<u32> {
         match self.kind {
-            Kind::Throttle(iops) => Some(1_000_000 / iops),
             Kind::Delay { ms, .. } => Some(1000 * ms),
-            Kind::File => None,
+            Kind::Throttle(_) | Kind::File => None,
         }
     }
 
@@ -150,7 +149,8 @@ impl Device {
         }
     }
 
-    /// What `sluice check` proposes, so that one outstanding is enough, if it is at least 1.1 times the device's own time, in us.
+    /// What `sluice check` proposes, so that one outstanding is enough, if it is at least 1.1 times the device's own time, in us. If it
+    /// proposes none, 1.1 times what one request takes a client that is alone.
     fn latency(&self, capacity: u32) -> Result<u32, String> {
         let mut bed = Bed::new(Storage::InOrder, 1000, VMS)?;
         let text = self.host_file(&mut bed, capacity, "latency = \"100ms\"")?;
@@ -158,7 +158,14 @@ impl Device {
         fs::write(&file, text).map_err(|error| error.to_string())?;
         let document = check(&file).ok_or("sluice check has printed no JSON")?;
         let proposed = document["devices"][0]["outstanding_needed"]["v0"]["latency_for_one_us"].as_u64();
-        let proposed = proposed.ok_or_else(|| format!("sluice check proposes no latency: {document}"))? as u32;
+        let proposed = match proposed {
+            Some(proposed) => proposed as u32,
+            None => {
+                let bed = self.serve(capacity, "")?;
+                let alone = bed.load(&Device::vms(capacity)[..1], 5)?.finish()?;
+                5_500_000 / (alone.count(0, 0.0, 5.0) as u32).max(1)
+            }
+        };
         Ok(self.own_us().map_or(proposed, |own| proposed.max(own * 11 / 10)).max(100))
     }
 
