@@ -120,8 +120,8 @@ impl Device {
         DeviceInfo::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
     }
 
-    /// Capacity against which its reservations are checked, without what this host takes of a pool to meet the others. A request of cost 1 has the reference size, so the device gives
-    /// at most as many as its bandwidth carries of that size.
+    /// Capacity against which its reservations are checked, without the requests by which this host meets the others of a pool. A
+    /// request of cost 1 has the reference size, so the device gives at most as many as its bandwidth carries of that size.
     #[must_use]
     pub fn supply(&self) -> Supply {
         let weight_floor = (self.scheduler.weight_floor)(&self.params);

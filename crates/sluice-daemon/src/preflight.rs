@@ -164,17 +164,15 @@ fn changes(files: &Files, saved: &Saved, lost: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// What a daemon that is not root cannot do, and what a look at this host does not show.
+/// Returns notes for a daemon that is not root: rights that it lacks for later disks, and for naming processes.
 fn of_user(host: &Host) -> Vec<Finding> {
     let patterns = host.devices.values().filter(|device| device.paths.iter().any(sluice_config::DiskPath::is_pattern));
-    let later = patterns.map(|device| {
-        let text = "A disk that joins later is opened as this user, who is not root";
-        let fix = "rules of udev give such disks to the daemon: `sluice check --udev FILE`";
-        Finding::new(Level::Note, "user", format!("device {}", device.name), text).fix(fix)
-    });
-    let text = "This user is not root, so the process that holds an image open is not named if another user runs it";
-    let fix = "`fuser FILE` as root";
-    later.chain([Finding::new(Level::Note, "user", "", text).fix(fix)]).collect()
+    let note = |about, text, fix| Finding::new(Level::Note, "user", about, text).fix(fix);
+    let (later, rules) =
+        ("A disk that joins later is opened as this user", "rules of udev give it: `sluice check --udev FILE`");
+    let holder = "The process that holds an image open is not named if another user runs it";
+    let later = patterns.map(|device| note(format!("device {}", device.name), later, rules));
+    later.chain([note(String::new(), holder, "`fuser FILE` as root")]).collect()
 }
 
 fn of_problem(problem: Problem, is_served: bool) -> Finding {

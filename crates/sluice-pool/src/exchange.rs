@@ -236,15 +236,13 @@ impl Exchange {
     /// orders of a host without views must not last as long.
     #[must_use]
     pub fn period(&self, trip: Duration) -> Duration {
-        let usual = if self.hosts() >= MANY_HOSTS { 2 * PERIOD } else { PERIOD };
-        usual.max(2 * trip.min(TRIP_MAX))
+        usual_period(self.hosts()).max(2 * trip.min(TRIP_MAX))
     }
 
-    /// What the other hosts of the pool read and write at the meeting place, in raw cost per second.
+    /// Returns the rate of the requests by which the other hosts meet, in raw cost per second.
     #[must_use]
     pub fn rate_of_others(&self) -> u64 {
-        let slower = self.period(Duration::ZERO).as_millis() / PERIOD.as_millis();
-        u64::from(self.hosts() - 1) * HOST_IOPS * u64::from(Cost::ONE.raw()) / slower as u64
+        meeting_rate(self.hosts(), self.hosts() - 1)
     }
 
     /// Number of hosts of the pool; the most if it is not known.
@@ -544,6 +542,18 @@ impl Exchange {
         }
         troubles
     }
+}
+
+/// Returns the time between two periods of a pool with this number of hosts.
+fn usual_period(hosts: u8) -> Duration {
+    if hosts >= MANY_HOSTS { 2 * PERIOD } else { PERIOD }
+}
+
+/// Returns the rate of the requests by which `count` of the `hosts` of a pool meet, in raw cost per second.
+#[must_use]
+pub fn meeting_rate(hosts: u8, count: u8) -> u64 {
+    let slower = usual_period(hosts).as_millis() / PERIOD.as_millis();
+    u64::from(count) * HOST_IOPS * u64::from(Cost::ONE.raw()) / slower as u64
 }
 
 /// Raw cost as normalised requests, for people.

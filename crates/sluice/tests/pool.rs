@@ -167,7 +167,7 @@ fn a_meeting_place_that_hung_stopped_a_host() {
     let daemon = Daemon::serve(place, &text);
     let mut vm = Raw::open(&place.volume_socket("v1", "d"), "v1/d").unwrap();
     vm.read(0, 4096).unwrap();
-    assert!(daemon.apply(place, &text.replace("host = 1", "host = 2")).failed().contains("no response for 5 s"));
+    assert!(daemon.apply(place, &text.replace("host = 1", "host = 2")).failed().contains("no response for 4 s"));
     fused.go_on();
     until("it is back", || pool(place)["troubles"].as_array().is_some_and(Vec::is_empty));
     until("more may be reserved", || reserve(place, 1, 900).code() == Some(0));
@@ -300,7 +300,7 @@ fn a_place_that_cannot_be_one_was_written() {
     run(tool("mkfifo", "coreutils").arg(&pipe)).ok();
     assert!(create(&pipe, 2, "2000 iops").failed().contains("neither a file nor a block device"));
     assert!(create(&place.file("new"), 2, "2000 iops@3KiB").failed().contains("no power of two"));
-    assert!(create(&place.file("new"), 64, "200 iops").failed().contains("to meet"));
+    assert!(create(&place.file("new"), 64, "120 iops").failed().contains("to meet"));
     let short = place.write("short", vec![0; 4096]);
     assert!(create(&short, 2, "2000 iops").failed().contains("too short"));
     assert!(create(&place.file("no/folder"), 2, "2000 iops").failed().contains("No such file"));

@@ -288,8 +288,10 @@ impl Claiming {
     pub(super) fn compare(&mut self, now: Instant, claims: &Claims) {
         let there = claims.of(self.host).map_or(0, Claim::confirmed);
         if self.confirmed.is_some_and(|confirmed| confirmed.reserved != there) {
-            let (here, there) = (requests(self.confirmed()), requests(there));
-            tracing::error!(here, there, "The claim of this host at the meeting place was changed: claiming again");
+            tracing::error!(
+                there = requests(there),
+                "The claim of this host at the meeting place was changed: claiming again"
+            );
             self.learn_again();
             self.not_before = now;
         }

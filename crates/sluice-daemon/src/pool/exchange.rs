@@ -125,10 +125,19 @@ struct Meeting {
     ends: Instant,
     /// Error of the place, as it was last logged.
     error: Option<String>,
-    /// Whether the device is no part of the pool any more.
-    has_left: bool,
-    /// Whether the host file does not name the pool any more.
-    leaves: bool,
+    phase: Phase,
+}
+
+/// Whether the device is a part of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Member,
+    /// It goes on without its device until this time at most, to give back what is claimed. `leaves`: the host file does not name the pool
+    /// any more.
+    Ends {
+        until: Instant,
+        leaves: bool,
+    },
 }
 
 impl PoolExchange {
@@ -195,21 +204,22 @@ impl Meeting {
             trip: Duration::ZERO,
             ends: Instant::now(),
             error: None,
-            has_left: false,
-            leaves: false,
+            phase: Phase::Member,
         }
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
         self.start_helper();
         self.give_order();
-        // Until then it goes on without its device, to give back what is claimed.
-        let mut gives_back_until = None;
         loop {
-            let has_given_back = !self.claiming.has_too_much() && (!self.leaves || self.step == Step::Idle);
-            let is_over = gives_back_until.is_some_and(|until| Instant::now() >= until || has_given_back);
-            if is_over {
-                return self.part();
+            if let Phase::Ends { until, leaves } = self.phase {
+                let has_given_back = !self.claiming.has_too_much() && (!leaves || self.step == Step::Idle);
+                if has_given_back && leaves {
+                    self.clear_block();
+                }
+                if has_given_back || Instant::now() >= until {
+                    return;
+                }
             }
             let until = self
                 .claiming
@@ -223,10 +233,8 @@ impl Meeting {
                 Ok(Event::Set(stated)) => self.follow(stated),
                 Ok(Event::Claim(promised, answer)) => self.asked_for(promised, answer),
                 Ok(Event::End { leaves }) => {
-                    self.leaves = leaves;
                     self.device.obey(None);
-                    self.has_left = true;
-                    gives_back_until = Some(Instant::now() + GIVE_BACK_MAX);
+                    self.phase = Phase::Ends { until: Instant::now() + GIVE_BACK_MAX, leaves };
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) if Instant::now() < self.ends => self.claim(),
@@ -235,21 +243,20 @@ impl Meeting {
         }
     }
 
-    /// Takes this host out of the pool at the place, if the host file does not name the pool any more: it has not vanished.
-    fn part(mut self) {
-        if self.leaves && self.step == Step::Idle && self.written.is_some() {
+    /// Clears the usage block, so that the other hosts do not take this one for one that has vanished.
+    fn clear_block(&mut self) {
+        if self.written.is_some() {
             let first = block::usage_of(self.stated.settings.host) as u32;
             self.line.ask(&Request::Write { first, bytes: vec![0; block::SIZE] });
         }
     }
 
     fn asked_for(&mut self, promised: Promised, answer: Answer) {
-        let is_away = self.written.is_some() && self.exchange.is_cut_off(self.clock.now(), self.period());
-        let is_disputed = self.exchange.is_disputed(self.clock.now(), self.period());
-        let disputed = is_disputed.then(|| "another daemon has the number of this host".to_owned());
-        let error = disputed
-            .or_else(|| self.error.clone())
-            .or_else(|| is_away.then(|| "it has not responded for some periods".to_owned()));
+        let (now, period) = (self.clock.now(), self.period());
+        // A number that another daemon has is refused with the claim.
+        let is_away =
+            self.written.is_some() && self.exchange.is_cut_off(now, period) && !self.exchange.is_disputed(now, period);
+        let error = self.error.clone().or_else(|| is_away.then(|| "it has not responded for some periods".to_owned()));
         match error.filter(|_| promised.reserved > self.claiming.confirmed()) {
             Some(error) => drop(answer.send(Err(error))),
             None => {
@@ -274,7 +281,7 @@ impl Meeting {
     }
 
     fn end_period(&mut self) {
-        if self.has_left {
+        if self.phase != Phase::Member {
             return self.go_on();
         }
         let asked = self.asked.take().unwrap_or_else(|| self.device.end_period());
@@ -299,7 +306,7 @@ impl Meeting {
 
     /// A device that does not respond gets none: they would only be queued.
     fn give_order(&mut self) {
-        if self.asked.is_some() || self.has_left {
+        if self.asked.is_some() || self.phase != Phase::Member {
             return;
         }
         let (now, period) = (self.clock.now(), self.period());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use sluice_pool::block::{self, BLOCKS, Header, Host, SIZE, Unreadable, Usage};
 use sluice_pool::claims::Claims;
 use sluice_pool::dues::raw;
-use sluice_pool::exchange::{HOST_IOPS, requests};
+use sluice_pool::exchange::{meeting_rate, requests};
+use sluice_sched::Iops;
 use sluice_sched::units::StatedIops;
-use sluice_sched::{Cost, Iops};
 
 use super::place::{Access, Place};
 
@@ -161,10 +161,11 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
     Ok(header)
 }
 
-/// What hosts may reserve together, in raw cost per second, with the default weight floor.
+/// Returns what hosts may reserve together in raw cost per second: the capacity without the requests by which they meet, and without the
+/// default weight floor.
 fn most(header: &Header) -> u64 {
-    let exchange = u64::from(header.hosts) * HOST_IOPS * u64::from(Cost::ONE.raw());
-    raw(Iops::from_milli(header.milli_iops.max(1))).saturating_sub(exchange) / 100 * (100 - WEIGHT_FLOOR_PERCENT)
+    let left = raw(Iops::from_milli(header.milli_iops.max(1))).saturating_sub(meeting_rate(header.hosts, header.hosts));
+    left / 100 * (100 - WEIGHT_FLOOR_PERCENT)
 }
 
 /// Checks that what hosts have reserved fits another header of their pool.

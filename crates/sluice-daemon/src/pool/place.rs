@@ -18,7 +18,7 @@ pub struct Place {
     path: PathBuf,
 }
 
-/// What is done with a place.
+/// How a place is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,

@@ -12,8 +12,8 @@ use super::tolerance::Tolerance;
 use super::{Guard, Server, ServerError, translate};
 use crate::pool::{helper, manage};
 
-/// Maximum time until the place responds.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time until the place responds: less than a change waits for a path, so that the place is named.
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How a place is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,17 +114,16 @@ impl Check {
                 return Err(Failure::NotFound(format!("There is no user {user} on this host")));
             }
             Some(user) if user == "root" => return Ok(()),
-            Some(user) => as_user::Rights::of_user(user.clone()),
+            Some(user) => as_user::Rights { user: user.clone(), ..Default::default() },
             None => match as_user::Rights::of_unit() {
                 Some(rights) => rights,
                 None => return Ok(()),
             },
         };
         output::message(format!("Looking with the rights of user {}", rights.user));
-        let error = rights.exec();
-        Err(Failure::Run(
-            format!("Cannot run `setpriv`, which changes the user: {error}; install the package util-linux").into(),
-        ))
+        let failed =
+            |error| format!("Cannot run `setpriv`, which changes the user: {error}; install the package util-linux");
+        rights.exec().map_err(|error| Failure::Run(failed(error).into()))
     }
 }
 

@@ -38,7 +38,7 @@ enum Kind {
     File,
 }
 
-/// What a run gave the VM, and all.
+/// Results of the runs with one setting: rate and p99 of the VM with one request outstanding, and the rate of all VMs.
 #[derive(Default)]
 struct Got {
     rate: Samples,

@@ -5,22 +5,18 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Rights of a service.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Rights {
     pub(super) user: String,
     /// Its group; empty: that of the user.
-    group: String,
+    pub(super) group: String,
     /// Groups besides those of the user.
-    groups: Vec<String>,
+    pub(super) groups: Vec<String>,
     /// Capabilities, as `setpriv` has them.
-    capabilities: Vec<String>,
+    pub(super) capabilities: Vec<String>,
 }
 
 impl Rights {
-    pub(super) fn of_user(user: String) -> Rights {
-        Rights { user, group: String::new(), groups: Vec::new(), capabilities: Vec::new() }
-    }
-
     /// Rights of the unit of this host, if it names a user other than root.
     pub(super) fn of_unit() -> Option<Rights> {
         let mut systemctl = Command::new("systemctl");
@@ -42,14 +38,11 @@ impl Rights {
     }
 
     /// Runs this command again with these rights, in this process. Returns only if that fails.
-    pub(super) fn exec(&self) -> io::Error {
-        let program = match std::env::current_exe() {
-            Ok(program) => program,
-            Err(error) => return error,
-        };
+    pub(super) fn exec(&self) -> io::Result<()> {
+        let program = std::env::current_exe()?;
         let mut setpriv = Command::new("setpriv");
         setpriv.args(self.arguments()).arg("--").arg(program).args(std::env::args_os().skip(1));
-        setpriv.exec()
+        Err(setpriv.exec())
     }
 
     fn arguments(&self) -> Vec<String> {

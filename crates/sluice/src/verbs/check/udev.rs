@@ -36,7 +36,7 @@ fn disks(host: &Host) -> BTreeSet<String> {
     all.filter_map(|path| Some(path.strip_prefix("/dev").ok()?.to_str()?.to_owned())).collect()
 }
 
-/// What udev compares with a name: that of the kernel, or that of a link; both if it is not known which one it is.
+/// Returns the keys of udev that may match a name: `KERNEL` for a device node, `SYMLINK` for a link, both while neither exists.
 fn keys(name: &str) -> &'static [&'static str] {
     match std::fs::symlink_metadata(Path::new("/dev").join(name)) {
         Ok(found) if found.file_type().is_symlink() => &["SYMLINK"],
