@@ -14,7 +14,8 @@ use crate::policy::Policy;
 use crate::words::words;
 
 pub use self::daemon::{
-    DaemonState, FailedAlert, LostClient, OverrideEnd, OverridesInForce, RecordTrouble, RefusedReload, Restart,
+    DaemonState, FailedAlert, Jail, JailLayer, LayerState, LostClient, OverrideEnd, OverridesInForce, RecordTrouble,
+    RefusedCall, RefusedReload, Restart,
 };
 pub use self::pool::{DevicePool, PoolHost};
 

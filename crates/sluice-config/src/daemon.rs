@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::alert;
 use crate::export::{is_account, read_account, read_mode, socket_path};
-use crate::model::{Access, Account, CONTROL_SOCKET, Control, DaemonSettings, History, ListenAddress};
+use crate::model::{Access, Account, CONTROL_SOCKET, Control, DaemonSettings, History, Jail, Layer, ListenAddress};
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::Value;
@@ -27,14 +27,35 @@ pub(crate) fn read(root: &Reader<'_>) -> (DaemonSettings, Vec<OwnEndpoint>) {
     let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
     let (source_root, state) = (reader.path("source_root"), reader.path("state"));
     let real_time = reader.word("real_time") == Some("auto");
+    let jail = read_jail(&reader);
     let history = reader.table("history").map_or(default.history, |reader| History {
         minutes: reader.time("minutes").unwrap_or(default.history.minutes),
         quarter_hours: reader.time("quarter_hours").unwrap_or(default.history.quarter_hours),
     });
     let alerts = default.alerts;
-    let settings =
-        DaemonSettings { drain_timeout, control, access, metrics, state, source_root, real_time, alerts, history };
+    let settings = DaemonSettings {
+        drain_timeout,
+        control,
+        access,
+        metrics,
+        state,
+        source_root,
+        real_time,
+        jail,
+        alerts,
+        history,
+    };
     (settings, endpoints)
+}
+
+fn read_jail(reader: &Reader<'_>) -> Jail {
+    if !matches!(reader.node("jail").map(|node| &node.value), Some(Value::Table(_))) {
+        let word = reader.node("jail").and_then(|_| reader.word("jail"));
+        return if word == Some("required") { Jail::Required } else { Jail::Full };
+    }
+    let layers = reader.table("jail").and_then(|table| table.words("without"));
+    let is_left = |layer: &Layer| layers.iter().flatten().any(|word| *word == layer.name());
+    Jail::Without(Layer::ALL.into_iter().filter(is_left).collect())
 }
 
 fn read_control(reader: &Reader<'_>) -> Control {

@@ -15,7 +15,7 @@ mod words;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
-pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, NBD};
+pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD};
 pub use words::Part;
 
 /// A table of the host file.
@@ -74,6 +74,8 @@ pub enum Kind {
     Mode,
     /// A list of users and groups.
     Accounts,
+    /// A list of these words.
+    Words(&'static [&'static str]),
     /// A size in bytes, with its unit.
     Size(u64, u64),
     /// A time, with its unit.

@@ -69,8 +69,8 @@ pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
 pub use model::{
-    Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History, Host,
-    ListenAddress, NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume, VolumeExport,
-    Window,
+    Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History, Host, Jail,
+    Layer, ListenAddress, NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume,
+    VolumeExport, Window,
 };
 pub use schema::{schema, schema_of};

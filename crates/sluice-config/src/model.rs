@@ -18,8 +18,10 @@ use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
 use crate::disk_path::DiskPath;
 
+mod jail;
 mod net;
 
+pub use jail::{Jail, Layer};
 pub use net::{NetPolicy, Nic, NicAccess, Port, Receive, Uplink};
 
 /// A host file without errors.
@@ -351,6 +353,8 @@ pub struct DaemonSettings {
     pub source_root: Option<PathBuf>,
     /// Whether its device threads have real-time priority, where the kernel allows it.
     pub real_time: bool,
+    /// How it seals itself.
+    pub jail: Jail,
     /// Recipients of events.
     pub alerts: Vec<Alert>,
     /// How long the past is kept.
@@ -382,6 +386,7 @@ impl Default for DaemonSettings {
             state: None,
             source_root: None,
             real_time: false,
+            jail: Jail::Full,
             alerts: Vec::new(),
             history: History::default(),
         }

@@ -301,7 +301,7 @@ impl<'a> Reader<'a> {
 
     /// One of the listed words.
     pub fn word(&self, key: &str) -> Option<&'static str> {
-        let Kind::Word(words) = self.key(key).kind else { return None };
+        let words = self.key(key).kind.listed();
         let text = self.text(key)?;
         let word = words.iter().copied().find(|word| *word == text);
         if word.is_none() {
@@ -312,6 +312,29 @@ impl<'a> Reader<'a> {
             );
         }
         word
+    }
+
+    /// A list of the listed words.
+    pub fn words(&self, key: &str) -> Option<Vec<&'static str>> {
+        let node = self.node(key)?;
+        let Value::List(items) = &node.value else {
+            self.wrong_kind(key, node);
+            return None;
+        };
+        let words = self.key(key).kind.listed();
+        let word = |value: &Value| match value {
+            Value::Text(text) => words.iter().copied().find(|word| word == text),
+            _ => None,
+        };
+        let read: Option<Vec<&str>> = items.iter().map(|item| word(&item.value)).collect();
+        if read.is_none() {
+            self.refuse(
+                key,
+                "it has a value that is not accepted",
+                format!("write a list of {}", one_of(words.iter().copied())),
+            );
+        }
+        read
     }
 
     /// A quantity that parses itself.
@@ -532,6 +555,7 @@ fn words(kind: &Kind) -> String {
         Kind::Address => "an address with a port".to_owned(),
         Kind::Mode => "permissions in octal as text".to_owned(),
         Kind::Accounts => "a list of users and groups".to_owned(),
+        Kind::Words(_) => "a list of words".to_owned(),
         Kind::Size(..) => "a size with its unit".to_owned(),
         Kind::Time(..) => "a time with its unit".to_owned(),
         Kind::Iops => "a request rate with its unit".to_owned(),

@@ -133,6 +133,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
         }
+        Kind::Words(words) => json!({ "type": "array", "items": { "enum": words } }),
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),
         Kind::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h|d|day|days)"),

@@ -9,7 +9,8 @@
 //! | `monitor`, `events`, `metrics` | what it replies, keeps and exports |
 //! | `pool` | storage that hosts share |
 //! | `preflight`, `findings`, `space`, `request_sizes` | a look at the host without serving |
-//! | `service` | readiness and watchdog for the service manager |
+//! | `reach`, `jail`, `launcher` | what a host file lets the daemon reach; how it seals itself to that, and the process that starts programs for it |
+//! | `service`, `notify` | readiness and watchdog for the service manager |
 //! | `output`, `failure` | logs, results, errors with their exit codes |
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "those who change the daemon read it, and see what is private")]
@@ -22,11 +23,15 @@ pub mod control;
 pub mod events;
 pub mod failure;
 pub mod findings;
+pub mod jail;
+pub mod launcher;
 pub mod metrics;
 pub mod monitor;
+pub mod notify;
 pub mod output;
 pub mod pool;
 pub mod preflight;
+pub mod reach;
 pub mod request_sizes;
 pub mod serve;
 pub mod server;
@@ -89,6 +94,14 @@ enum Verb {
     Meeting {
         path: std::path::PathBuf,
     },
+    /// Starts programs and connects, for the daemon that starts it.
+    #[command(name = launcher::COMMAND, hide = true)]
+    Launcher,
+    /// Finds out what a daemon with this host file is to be sealed to.
+    #[command(name = jail::look::COMMAND, hide = true)]
+    Look {
+        file: std::path::PathBuf,
+    },
 }
 
 impl Cli {
@@ -101,13 +114,24 @@ impl Cli {
                 sluice_io::signals::release();
                 return pool::helper::serve(&path).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
             }
+            Verb::Launcher => {
+                sluice_io::signals::release();
+                return launcher::run().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+            }
+            Verb::Look { file } => {
+                sluice_io::signals::release();
+                jail::look::run(&file);
+                return ExitCode::SUCCESS;
+            }
         };
+        // Before the first other thread.
+        let jail = jail::Jail::begin(serve.file());
         output::choose_log(log.log_format, format, true);
         if let Err(error) = output::never_wait() {
             return failure::Failure::from(error).report(format);
         }
         output::start_logging(serve.log_level().or(log.log), log.verbose, log.quiet);
-        let code = match serve.run(format) {
+        let code = match serve.run(format, jail) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.report(format),
         };

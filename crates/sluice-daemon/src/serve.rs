@@ -22,9 +22,11 @@ use crate::control::roles::{self, Roles};
 use crate::control::socket::{self, Asked, ControlSocket};
 use crate::events::Events;
 use crate::failure::{Failure, chain};
+use crate::jail::{self, Jail};
 use crate::metrics;
 use crate::metrics::http::Exporter;
 use crate::monitor::{Board, Monitor};
+use crate::notify;
 use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
@@ -71,14 +73,21 @@ impl Serve {
         self.log.clone()
     }
 
-    pub fn run(self, format: Format) -> Result<(), Failure> {
+    pub fn run(self, format: Format, jail: Jail) -> Result<(), Failure> {
+        jail::use_launcher()?;
         sluice_io::socket_file::keep_new_files_private();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.serve(format))
+        runtime.block_on(self.serve(format, jail))
     }
 
-    async fn serve(self, format: Format) -> Result<(), Failure> {
+    /// The file whose volumes are served.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    async fn serve(self, format: Format, jail: Jail) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
+        notify::notify(&[], &[])?;
         sluice_io::signals::release();
         let force = (Force::new(self.force), self.strict);
         let Some(begun) = begin(&self.file, force, &mut signals).await? else { return Ok(()) };
@@ -100,6 +109,7 @@ impl Serve {
         let events = Events::start(begin.folder.as_ref().map(|folder| folder.path().to_owned()))?;
         let reporter = events.reporter();
         let monitor = Monitor::start(board.clone(), events, exported)?;
+        jail.complete(&begin.start.host)?;
         let (changer, mut news) = Changer::start(begin, format, runtime, (board, reporter))?;
         let mut service = Service::of_environment();
         let mut serves = false;

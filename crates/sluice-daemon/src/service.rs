@@ -126,7 +126,7 @@ impl Service {
 
 /// Sends a message to the service manager, if there is one.
 fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    if let Err(error) = crate::notify::notify(states, &[]) {
         tracing::warn!(%error, "Cannot notify the service manager");
     }
 }

@@ -21,6 +21,7 @@
 //! | descriptors from before a restart | [`inherited`] |
 //! | limits that sockets share | [`shared_limit`] |
 //! | rate limits for connections, messages and starts of rings | `pace` |
+//! | what the kernel does for a sealed process | [`jail`], and what another process does for it [`outside`] |
 //! | signals that arrive before their handlers are installed | [`signals`] |
 
 mod accept;
@@ -36,9 +37,11 @@ pub mod folder_access;
 pub(crate) mod frontend;
 pub mod inherited;
 mod intake;
+pub mod jail;
 pub mod limits;
 pub mod memory_budget;
 pub mod nbd;
+pub mod outside;
 mod pace;
 pub mod path_walk;
 pub mod reactor;

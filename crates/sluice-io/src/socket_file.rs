@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::by_descriptor::{in_proc, with_path};
+use crate::outside;
 use crate::path_walk::{self, Exposed, Trust, WalkError};
 use crate::rights;
 
@@ -158,7 +159,7 @@ pub fn prepare(
         return Err(SocketFileError::Exposed(exposed));
     }
     let (folder, name) = (walked.folder, walked.name);
-    let replaces = is_ours(&folder, &name, ours)?;
+    let replaces = is_ours(path, &folder, &name, ours)?;
     let private = PrivateFolder::make(&folder, &name)?;
     let listener = private.listen(Mode::from_raw_mode(mode))?;
     let made = open(&private.itself, &private.socket)?;
@@ -171,7 +172,7 @@ pub fn prepare(
 
 /// Whether the path is the socket that is `ours`. Fails if it is anything else than a socket at which no process
 /// listens.
-fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool, SocketFileError> {
+fn is_ours(path: &Path, folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool, SocketFileError> {
     let file = match open(folder, name) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(false),
@@ -184,13 +185,29 @@ fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool,
     if ours == Some(id_of(&stat)) {
         return Ok(true);
     }
+    let is_used = match outside::get() {
+        Some(outside) => outside.listens(path),
+        None => answers(folder, name, &file),
+    };
+    if is_used { Err(SocketFileError::InUse) } else { Ok(false) }
+}
+
+/// Whether a process listens at the socket at `path`, or nobody can tell.
+#[must_use]
+pub fn listens(path: &Path) -> bool {
+    let Ok(walked) = path_walk::to_folder(path, &Trust::daemon()) else { return true };
+    open(&walked.folder, &walked.name).map_or(true, |file| answers(&walked.folder, &walked.name, &file))
+}
+
+/// Whether a process listens at a socket.
+fn answers(folder: &OwnedFd, name: &OsStr, file: &OwnedFd) -> bool {
     // Non-blocking, because a process that does not accept may have a full backlog.
-    let probe = stream_socket()?;
+    let Ok(probe) = stream_socket() else { return true };
     let connect = |address: &SocketAddrUnix| rustix::net::connect(&probe, address);
-    match with_address(&in_proc(&file), folder, name, connect) {
-        Err(Errno::CONNREFUSED) => Ok(false),
-        Ok(()) if has_ended(&probe) => Ok(false),
-        _ => Err(SocketFileError::InUse),
+    match with_address(&in_proc(file), folder, name, connect) {
+        Err(Errno::CONNREFUSED) => false,
+        Ok(()) => !has_ended(&probe),
+        Err(_) => true,
     }
 }
 

@@ -6,6 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use crate::outside;
+
 /// Length of the buffer for one entry; longer ones are not found.
 const ENTRY_LEN: usize = 64 << 10;
 
@@ -14,6 +16,9 @@ const ENTRY_LEN: usize = 64 << 10;
 pub fn user(name: &str) -> Option<u32> {
     let number = name.parse().ok();
     number.or_else(|| {
+        if let Some(outside) = outside::get() {
+            return outside.user(name);
+        }
         let name = CString::new(name).ok()?;
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut memory = vec![0 as c_char; ENTRY_LEN];
@@ -30,6 +35,9 @@ pub fn user(name: &str) -> Option<u32> {
 /// Returns the name of a user.
 #[must_use]
 pub fn name_of(uid: u32) -> Option<String> {
+    if let Some(outside) = outside::get() {
+        return outside.name_of(uid);
+    }
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut memory = vec![0 as c_char; ENTRY_LEN];
     let mut found = ptr::null_mut();
@@ -56,6 +64,9 @@ pub fn login_of(pid: i32) -> Option<u32> {
 pub fn group(name: &str) -> Option<u32> {
     let number = name.parse().ok();
     number.or_else(|| {
+        if let Some(outside) = outside::get() {
+            return outside.group(name);
+        }
         let name = CString::new(name).ok()?;
         let mut entry = MaybeUninit::<libc::group>::uninit();
         let mut memory = vec![0 as c_char; ENTRY_LEN];

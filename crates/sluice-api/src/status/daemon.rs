@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::DaemonEnd;
 use crate::object::ObjectId;
+use crate::words::words;
 
 /// State of the daemon itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,62 @@ pub struct DaemonState {
     /// Why events and history are not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<RecordTrouble>,
+    /// How the daemon is sealed. Missing: it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jail: Option<Jail>,
+}
+
+words! {
+    /// Whether a layer of the seal is in force.
+    pub enum LayerState { InForce = "in-force", Missing = "missing", }
+    else LeftOut = "left-out"
+}
+
+/// What the kernel does for the daemon since it has sealed itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Jail {
+    pub layers: Vec<JailLayer>,
+    /// System calls that were refused since the start.
+    pub refused: Vec<RefusedCall>,
+    /// io_uring rings for further devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rings_free: Option<u64>,
+    /// io_uring rings that could not be drained, and are not used again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rings_lost: Option<u64>,
+}
+
+/// A layer of the seal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JailLayer {
+    pub name: String,
+    pub state: LayerState,
+    /// Why it is missing, or what the kernel lacks of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// How often a system call was refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedCall {
+    pub call: String,
+    pub times: u64,
+}
+
+impl Jail {
+    /// The layers in this state, each with the reason if there is one.
+    pub fn layers_that(&self, state: LayerState) -> Vec<String> {
+        let those = self.layers.iter().filter(|layer| layer.state == state);
+        those
+            .map(|layer| match &layer.reason {
+                Some(reason) => format!("{} ({reason})", layer.name),
+                None => layer.name.clone(),
+            })
+            .collect()
+    }
 }
 
 /// Why events and history are not kept in the state directory.

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::{HOUR, Key, Kind, Section};
+use crate::model::Layer;
 
 /// `export` of a volume.
 pub static EXPORT: Section = Section {
@@ -79,6 +80,20 @@ pub static NBD: Section = Section {
             .default("\"1GiB\""),
         ],
     ],
+    scheduler_tables: &[],
+};
+
+/// `jail` of `[daemon]`, as a table.
+pub static JAIL: Section = Section {
+    title: "daemon.jail",
+    doc: "Layers that are left out of the seal, with a warning at each start",
+    groups: &[&[Key::new(
+        "without",
+        Kind::Words(&Layer::NAMES),
+        "[\"landlock\"]",
+        "privileges: no new privileges, no look into the daemon by others of its user, no core dumps. landlock: files of the folders \
+         of the host file alone. rings: the operations of io_uring that serving takes. seccomp: the system calls that it takes",
+    )]],
     scheduler_tables: &[],
 };
 
@@ -211,6 +226,16 @@ pub static DAEMON: Section = Section {
              and the log, `sluice status` and `sluice doctor` say so. A change needs a restart",
         )
         .default("\"off\""),
+        Key::new(
+            "jail",
+            Kind::Either(&[Kind::Word(&["full", "required"]), Kind::Table(&JAIL)]),
+            "\"required\"",
+            "The daemon seals itself before it serves: from then on the kernel does for it what serving this host file takes, and no \
+             more. full: every layer that the kernel has, and a warning for one that it lacks; required: all layers, or no start. \
+             A reload that needs another folder, program or address is refused, and says that it needs a restart. A change of this \
+             key needs one too",
+        )
+        .default("\"full\""),
         Key::new(
             "source_root",
             Kind::Path,

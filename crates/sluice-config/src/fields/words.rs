@@ -47,6 +47,15 @@ impl Kind {
         matches!(self, Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
     }
 
+    /// The words that it accepts.
+    pub(crate) fn listed(&self) -> &'static [&'static str] {
+        match self {
+            Kind::Word(words) | Kind::Words(words) => words,
+            Kind::Either(kinds) => kinds.iter().map(Kind::listed).find(|words| !words.is_empty()).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
     /// The table that the key is.
     fn table(&self) -> Option<&'static Section> {
         match self {
@@ -72,6 +81,7 @@ impl Kind {
             Kind::DiskPaths => format!("an absolute path, or a list of 1 to {PATHS_MAX}"),
             Kind::Address => "an address and a port".to_owned(),
             Kind::Mode => "permissions in octal".to_owned(),
+            Kind::Words(_) => format!("a list of {}", Kind::Word(self.listed()).in_words()),
             Kind::Accounts => "a list of `\"user:NAME\"` and `\"group:NAME\"`".to_owned(),
             Kind::Size(..) => "a size".to_owned(),
             Kind::Time(..) => "a time".to_owned(),

@@ -3,31 +3,21 @@
 //! classes at most, and as many again for a test ([`Outbox::test`]).
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::json;
 use sluice_api::VERSION;
 use sluice_api::event::{Event, EventKind};
 use sluice_api::list::{TestAlert, TestAlerts};
 use sluice_api::status::FailedAlert;
-use sluice_config::secret::without_urls;
 use sluice_config::{ALERT_CLASSES, Alert, AlertTo};
 use tokio::sync::oneshot;
 
+use super::deliver;
 use crate::control::{Code, Reply};
 use crate::state::time::Time;
 
-/// Maximum time for one alert.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between looks whether a program has ended.
-const LOOK: Duration = Duration::from_millis(20);
 /// The class for all events whose class has no table.
 const ALL: &str = "all";
 
@@ -120,11 +110,7 @@ impl Outbox {
 
     /// Sends an alert, notes whether it has arrived, and returns the error if it has not.
     fn send(&self, class: &str, to: &AlertTo, body: &str) -> Result<(), String> {
-        let sent = match to {
-            AlertTo::Command(program) => run(program, body, TIMEOUT),
-            // An error may name the URL.
-            AlertTo::Webhook(url) => post(url, body).map_err(|error| without_urls(&error)),
-        };
+        let sent = deliver::deliver(to, body);
         let mut failed = self.failed();
         failed.retain(|(other, _)| other != to);
         if let Err(error) = &sent {
@@ -220,45 +206,6 @@ fn start(outgoing: Outgoing) -> std::io::Result<()> {
             let _ = outbox.send(&class, &to, &body);
         })
         .map(drop)
-}
-
-/// Runs a program with `body` on its standard input. Programs that it has started and that are still in its process group are
-/// killed when it has ended: each alert would leave others. If it takes too long it is killed itself.
-fn run(program: &Path, body: &str, timeout: Duration) -> Result<(), String> {
-    let mut command = Command::new(program);
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    // A body is smaller than a pipe, so this does not wait for the program. One that does not read is no failure.
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(body.as_bytes()));
-    let until = Instant::now() + timeout;
-    let group = Pid::from_raw(child.id().cast_signed()).expect("a process has a number");
-    // It is looked at and not waited for: until then its number, which is that of its group, is given to nothing else.
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let has_ended = loop {
-        match waitid(WaitId::Pid(group), look) {
-            Ok(None) if Instant::now() < until => thread::sleep(LOOK),
-            looked => break !matches!(looked, Ok(None)),
-        }
-    };
-    let _ = kill_process_group(group, Signal::KILL);
-    let status = child.wait().map_err(|error| error.to_string())?;
-    match has_ended {
-        true if status.success() => Ok(()),
-        true => Err(status.to_string()),
-        false => Err(format!("it did not end within {} s and was killed", timeout.as_secs())),
-    }
-}
-
-fn post(url: &str, body: &str) -> Result<(), String> {
-    // A redirected POST becomes a GET without the event, so an answer to that says nothing.
-    let config =
-        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).max_redirects_will_error(false);
-    let sent = config.build().new_agent().post(url).header("Content-Type", "application/json").send(body);
-    let status = sent.map_err(|error| error.to_string())?.status();
-    match status.is_success() {
-        true => Ok(()),
-        false => Err(format!("the server answered {status}; state the URL that it redirects to")),
-    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ use crate::state::time::Time;
 mod alerts;
 mod cut_off;
 mod database;
+pub(crate) mod deliver;
 mod earlier;
 pub mod history;
 mod names;

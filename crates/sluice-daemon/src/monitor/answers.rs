@@ -21,6 +21,7 @@ use crate::control::describe::discard;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
+use crate::jail;
 use crate::metrics;
 use crate::server::{Blocks, not_served, volume_of};
 use crate::space::FileSystem;
@@ -90,6 +91,7 @@ fn status(known: &Known<'_>, served: &Served) -> Status {
             lost_clients: known.clients.lost().collect(),
             failed_alert: known.events.outbox.last_failed(),
             record: known.events.trouble(),
+            jail: jail::status(),
         },
         file_systems: known.space.file_systems().map(file_system).collect(),
         bridged: bridged(served),

@@ -35,6 +35,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::events::history::Keep;
+use crate::jail;
 use crate::metrics::{self, Load};
 use crate::server::{Absent, Blocks};
 use crate::state::time::Time;
@@ -297,6 +298,7 @@ impl Thread {
         if self.second.replace(second) == Some(second) {
             return is_serving;
         }
+        jail::report_refused();
         let now = Instant::now();
         let devices =
             samples::take(&served, |device| now + if self.silent.contains(device) { SAMPLE_MAX } else { PATIENCE });

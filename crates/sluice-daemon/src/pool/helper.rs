@@ -8,8 +8,11 @@
 //! It reads requests from standard input and writes replies to standard output, one after the other.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +20,7 @@ use std::time::Duration;
 use sluice_pool::block::{BLOCKS, SIZE};
 
 use super::place::{Access, Place};
+use crate::launcher::{self, Question};
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "meeting";
@@ -153,28 +157,39 @@ pub(super) enum News {
     Gone,
 }
 
+/// Starts a helper process. Returns the socket by which it gets requests and sends replies.
+pub(crate) fn spawn(path: &Path) -> io::Result<(UnixStream, Child)> {
+    let (socket, own) = UnixStream::pair()?;
+    let own = OwnedFd::from(own);
+    // This program, also after an upgrade has replaced its file.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(COMMAND).arg(path).stdin(own.try_clone()?).stdout(own).stderr(Stdio::null());
+    Ok((socket, command.spawn()?))
+}
+
 /// A running helper.
 pub(super) struct Helper {
-    input: Option<ChildStdin>,
+    input: UnixStream,
 }
 
 impl Helper {
     /// Starts a helper whose replies go to `news`.
     pub(super) fn start(path: &Path, name: &str, news: impl Fn(News) -> bool + Send + 'static) -> io::Result<Helper> {
-        // This program, also after an upgrade has replaced its file.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(COMMAND).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn()?;
-        let input = child.stdin.take();
-        thread::Builder::new().name(format!("meet-{name}")).spawn(move || follow(child, &news))?;
-        Ok(Helper { input })
+        let (socket, child) = match launcher::ask_for(Question::Meet(path.to_owned())) {
+            Some(started) => {
+                let socket = started.and_then(|socket| socket.ok_or_else(|| "it has no socket".to_owned()));
+                (UnixStream::from(socket.map_err(io::Error::other)?), None)
+            }
+            None => spawn(path).map(|(socket, child)| (socket, Some(child)))?,
+        };
+        let output = socket.try_clone()?;
+        thread::Builder::new().name(format!("meet-{name}")).spawn(move || follow(output, child, &news))?;
+        Ok(Helper { input: socket })
     }
 
     /// Sends a request. One is outstanding at a time, so that it fits into the pipe.
     pub(super) fn ask(&mut self, request: &Request) -> io::Result<()> {
-        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.write_all(&request.encode())?;
-        input.flush()
+        self.input.write_all(&request.encode())
     }
 }
 
@@ -194,24 +209,21 @@ pub(crate) fn read_header(path: &Path, timeout: Duration) -> Result<Vec<u8>, Str
     }
 }
 
-fn follow(mut child: Child, news: &dyn Fn(News) -> bool) {
-    let output = child.stdout.take();
-    if let Some(mut output) = output {
-        while let Ok(reply) = receive(&mut output) {
-            if !news(News::Reply(reply)) {
-                break;
-            }
+fn follow(mut output: UnixStream, child: Option<Child>, news: &dyn Fn(News) -> bool) {
+    while let Ok(reply) = receive(&mut output) {
+        if !news(News::Reply(reply)) {
+            break;
         }
     }
     news(News::Gone);
     // It may hang with the storage for as long as that does not respond.
-    let _ = child.wait();
+    let _ = child.map(|mut child| child.wait());
 }
 
 /// Ends the helper when dropped, once its last request has returned: its input ends.
 impl Drop for Helper {
     fn drop(&mut self) {
-        drop(self.input.take());
+        let _ = self.input.shutdown(Shutdown::Write);
     }
 }
 

@@ -16,6 +16,8 @@ use sd_notify::NotifyState;
 use sluice_io::inherited;
 use sluice_io::uplink::link::{Link, interface};
 
+use crate::notify::notify;
+
 /// Beginning of the names in the store; the name of the TAP follows.
 const PREFIX: &str = "tap-";
 /// Maximum time until a TAP that was removed has gone, and the time between two looks.
@@ -63,7 +65,7 @@ impl FdStore {
         }
         let name = format!("{PREFIX}{}", link.name());
         let states = [NotifyState::FdStore, NotifyState::FdName(&name), NotifyState::Custom("FDPOLL=0")];
-        if let Err(error) = sd_notify::notify_with_fds(&states, &[link.as_fd()]) {
+        if let Err(error) = notify(&states, &[link.as_fd()]) {
             tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP across a restart");
         }
     }
@@ -105,7 +107,7 @@ impl FdStore {
 /// Removes a TAP from the store.
 fn remove(tap: &str) {
     let name = format!("{PREFIX}{tap}");
-    if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)]) {
+    if let Err(error) = notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)], &[]) {
         tracing::warn!(tap, %error, "Cannot remove a TAP from the store of the service manager");
     }
 }

@@ -7,7 +7,8 @@
 //! | `bridge` | guests with smaller blocks than the disk |
 //! | `merged` | merged submissions |
 //! | `parts`, `client_faults` | long requests and zeroes, what clients are refused |
-//! | `ring`, `tag`, `retry` | io_uring, the user data of its operations, operations to be submitted again |
+//! | `ring`, `rings` | io_uring; the rings of the process, and what the kernel carries out for them |
+//! | `tag`, `retry` | the user data of operations, operations to be submitted again |
 //! | `buffer` | memory for data |
 
 pub(crate) mod bridge;
@@ -20,5 +21,6 @@ pub(crate) mod parts;
 pub(crate) mod request;
 pub(crate) mod retry;
 pub mod ring;
+pub mod rings;
 pub(crate) mod tag;
 pub(crate) mod volume;

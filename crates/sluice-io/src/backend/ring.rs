@@ -10,17 +10,16 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use io_uring::{IoUring, squeue, types};
 
-/// Entries of the submission queue. If more are pushed in an iteration, the first are submitted early.
-const ENTRIES: u32 = 512;
+use super::rings;
+
 /// Disk operations per submission. A larger batch lets the disk wait while the rest is prepared, which costs throughput
 /// when all requests of a client complete together and are resubmitted together.
 const BATCH: u32 = 4;
-/// Entries of the completion queue.
-const COMPLETIONS: u32 = 8192;
 /// Worker threads in addition to those for the device's slots: for a sync of each file, which covers flushes of several
 /// slots.
 const WORKERS_MORE: u32 = 8;
@@ -32,7 +31,8 @@ const SILENT: u64 = u64::MAX;
 
 /// An io_uring, with a count of the operations in the kernel.
 pub struct Ring {
-    ring: IoUring,
+    /// Taken when this is dropped.
+    ring: ManuallyDrop<IoUring>,
     in_kernel: u64,
     /// Number of operations that were ever pushed.
     pushed: u64,
@@ -67,24 +67,16 @@ pub struct Event {
 }
 
 impl Ring {
-    /// Creates a ring for the calling thread, with the cheapest completion mode that the kernel supports.
+    /// Takes a ring for the calling thread.
     ///
     /// # Errors
-    /// If the kernel is too old, or refuses the memory.
+    /// If the kernel is too old, or refuses the memory; in a sealed process, if its rings are used up.
     pub fn new() -> io::Result<Self> {
-        let mut modern = IoUring::builder();
-        modern.setup_cqsize(COMPLETIONS).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        let mut plain = IoUring::builder();
-        plain.setup_cqsize(COMPLETIONS);
-        let (ring, reports_work) = match modern.build(ENTRIES) {
-            Ok(ring) => (ring, true),
-            Err(_) => (plain.build(ENTRIES).map_err(explain)?, false),
-        };
-        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
-            return Err(io::Error::other("The kernel's io_uring is too old: Linux 5.11 or newer is needed"));
-        }
+        let ring = rings::take()?;
+        // With this mode comes the flag by which the kernel reports pending work in shared memory.
+        let reports_work = ring.params().is_setup_single_issuer();
         Ok(Ring {
-            ring,
+            ring: ManuallyDrop::new(ring),
             in_kernel: 0,
             pushed: 0,
             reports_work,
@@ -283,13 +275,16 @@ impl Ring {
     }
 }
 
-/// Adds advice to an error that does not say what to change.
-fn explain(error: io::Error) -> io::Error {
-    if error.raw_os_error() != Some(libc::ENOMEM) {
-        return error;
+/// Keeps the ring for its thread. It is dropped when nothing is in the kernel.
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let is_empty = self.is_empty();
+        // SAFETY: nothing uses the field after this.
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
+        if is_empty {
+            rings::give_back(ring);
+        }
     }
-    let advice = "The kernel lets this user lock too little memory for io_uring; raise LimitMEMLOCK (ulimit -l)";
-    io::Error::new(io::ErrorKind::OutOfMemory, advice)
 }
 
 #[cfg(test)]
@@ -303,7 +298,7 @@ mod tests {
         let mut ring = Ring::new().unwrap();
         for refused in [0, 1, 2, 50] {
             ring.faults.refused = refused;
-            let count = u64::from(ENTRIES) * 3 + 7;
+            let count = u64::from(rings::ENTRIES) * 3 + 7;
             for user_data in 0..count {
                 // SAFETY: a no-op refers to nothing.
                 unsafe { ring.push(opcode::Nop::new().build().user_data(user_data)) };
@@ -365,12 +360,5 @@ mod tests {
                 assert_ne!(u64::from_ne_bytes(count), 0);
             }
         }
-    }
-
-    #[test]
-    fn the_error_for_too_little_locked_memory_was_cannot_allocate_memory() {
-        let text = explain(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
-        assert!(text.contains("raise LimitMEMLOCK"), "{text}");
-        assert_eq!(explain(io::Error::from_raw_os_error(libc::EPERM)).raw_os_error(), Some(libc::EPERM));
     }
 }

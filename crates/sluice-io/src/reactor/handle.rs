@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::reactor::actor::Actor;
@@ -13,6 +13,7 @@ use crate::reactor::message::{Call, Message};
 use crate::reactor::probe::Probe;
 use crate::reactor::spec::{ClientSnapshot, EditError, Health, Snapshot};
 use crate::reactor::supervisor;
+use crate::reactor::worker::Job;
 use crate::vhost_user::message::SessionMessage;
 
 /// Maximum time for a reply of a device thread, which replies between two iterations.
@@ -45,7 +46,7 @@ pub struct Thread {
     port: Arc<dyn Port>,
     life: Arc<Life>,
     /// Returns the last snapshot, or `None` if the device has failed permanently.
-    thread: Option<JoinHandle<Option<Snapshot>>>,
+    thread: Option<Job<Option<Snapshot>>>,
 }
 
 /// Starts a device thread. `went_down` is called on it when it has failed permanently.
@@ -58,8 +59,7 @@ pub(crate) fn spawn<A: Actor>(
     let name = A::name(&spec).to_owned();
     let life = Arc::new(Life::new(went_down));
     let (own, lives) = (mailbox.clone(), Arc::clone(&life));
-    let builder = thread::Builder::new().name(format!("dev-{name}"));
-    let thread = builder.spawn(move || supervisor::run::<A>(&spec, &own, inbox, &started, &lives))?;
+    let thread = Job::start(&name, move || supervisor::run::<A>(&spec, &own, inbox, &started, &lives))?;
     let begun = starting.recv_timeout(START_MAX).map_err(|error| match error {
         RecvTimeoutError::Timeout => {
             // The thread ends when it can; nothing waits for it.
@@ -166,7 +166,7 @@ impl Thread {
     /// Whether its thread has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.thread.as_ref().is_none_or(Job::has_ended)
     }
 
     /// Stops the thread and waits for its end, for at most `timeout`. Requests at a hanging disk may take longer.
@@ -197,7 +197,7 @@ impl Thread {
 
     fn end(&mut self) -> Option<Snapshot> {
         self.request_stop();
-        self.thread.take()?.join().ok().flatten()
+        self.thread.take()?.join().flatten()
     }
 }
 

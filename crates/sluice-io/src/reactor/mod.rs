@@ -31,5 +31,6 @@ pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod statistics;
 pub(crate) mod supervisor;
+pub(crate) mod worker;
 
 pub use handle::Thread;

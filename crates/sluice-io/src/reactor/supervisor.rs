@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use crate::backend::rings;
 use crate::reactor::actor::{Actor, Helper, Kept};
 use crate::reactor::base::Ending;
 use crate::reactor::event_loop::Reactor;
@@ -196,6 +197,7 @@ pub(crate) fn drain_and_drop<A: Actor>(
         mailbox.wake();
         if let Err(error) = state.actor.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: its memory stays allocated");
+            rings::lose();
             return helper.keep(device);
         }
         events.clear();

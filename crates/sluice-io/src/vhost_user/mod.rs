@@ -7,7 +7,7 @@
 pub mod blk;
 pub mod counts;
 pub mod device_kind;
-mod eventfd;
+pub(crate) mod eventfd;
 mod guard;
 pub mod listener;
 pub mod mapping;

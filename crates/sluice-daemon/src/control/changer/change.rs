@@ -35,6 +35,7 @@ use crate::control::audit::{self, Author};
 use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::Failure;
+use crate::jail;
 use crate::request_sizes;
 use crate::server::{ClaimOf, Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
 use crate::state::keeper::Keeper;
@@ -229,6 +230,9 @@ impl Draft {
         };
         let force = kind.force();
         refuse_nothing(kind, in_force, &proposal.host, &force)?;
+        if let (Kind::Reload(_) | Kind::Request(..), Some(why)) = (kind, jail::refuses(&proposal.host)) {
+            return Err(Refused::Other(why));
+        }
         let leaving = in_force.server.had_removed();
         let held = self.all_held(kind, in_force);
         let guard = Guard { saved: &proposal.saved, force: &force, held: &held };

@@ -15,6 +15,7 @@ use crate::control::audit::Author;
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
 use crate::control::{Code, Reply, Request, plan};
+use crate::jail;
 use crate::metrics::Load;
 use crate::server::{Done, Progress};
 use crate::state::Saved;
@@ -156,6 +157,9 @@ pub(super) fn warn(host: &Host, at_start: &DaemonSettings) {
     }
     if host.daemon.real_time != at_start.real_time {
         tracing::warn!("Restart the daemon to change real_time: its threads keep the priority that they have");
+    }
+    if jail::is_changed(host) {
+        tracing::warn!("Restart the daemon to change jail: it is sealed as it was started");
     }
     if host.daemon.state != at_start.state {
         tracing::warn!("Restart the daemon to move the state directory");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sluice_config::Host;
 
-use super::unit::is_disk;
+use sluice_daemon::reach::is_disk;
 
 /// Returns the rules. A disk is named as the host file names it, so that it belongs to the daemon also after it gets another kernel name.
 pub(super) fn rules(file: &Path, host: &Host) -> String {

@@ -9,10 +9,11 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use sluice_config::{AlertTo, Control, DiskPath, Files, Host, ListenAddress, NicAccess, Port};
+use sluice_config::{DiskPath, Files, Host};
 
 use crate::output;
 use sluice_daemon::preflight;
+use sluice_daemon::reach::{Reach, is_disk, mount_points, through_mount};
 
 /// Folders that the unit itself makes writable.
 const OWN: [&str; 2] = ["/run/sluice", "/var/lib/sluice"];
@@ -59,7 +60,7 @@ pub(super) fn drop_in(file: &Path, host: &Host) -> String {
     let warning = private(&needs);
     // For `--persist`.
     needs.add_folder_of(&std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mount_points();
     let writable: BTreeSet<&Path> = needs.writable.iter().map(|folder| through_mount(folder, &mounts)).collect();
     let is_home = |path: &PathBuf| HOMES.iter().any(|home| path.starts_with(home));
     let sees_homes = needs.writable.iter().chain(&needs.readable).any(is_home);
@@ -112,44 +113,14 @@ fn private(needs: &Needs) -> Option<String> {
 }
 
 fn needs(host: &Host) -> Needs {
-    let mut needs = Needs::default();
-    for volume in host.vms.values().flat_map(|vm| vm.volumes.values()) {
-        needs.add_endpoint(&volume.export.endpoint);
-        if let Some(source) = &volume.source {
-            needs.add_source(source, volume.read_only);
-        }
-    }
-    let nics = host.vms.values().flat_map(|vm| vm.nics.values());
-    for nic in nics {
-        match &nic.access {
-            NicAccess::VhostUser { endpoint, .. } => needs.add_endpoint(endpoint),
-            NicAccess::Tap(_) => needs.taps = true,
-        }
-    }
-    needs.taps |= host.uplinks.values().any(|uplink| !matches!(uplink.port, Port::Nic(_)));
-    needs.network |= !host.uplinks.is_empty();
-    for device in host.devices.values() {
-        device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| needs.add_folder_of(log));
-        device.paths.iter().for_each(|path| needs.add_disks(path));
-        if let Some(pool) = &device.pool {
-            needs.add_source(&pool.meeting, false);
-        }
-    }
-    host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
-    for alert in &host.daemon.alerts {
-        match &alert.to {
-            AlertTo::Command(program) => drop(needs.readable.insert(program.clone())),
-            AlertTo::Webhook(_) => needs.network = true,
-        }
-    }
-    needs.writable.extend(host.daemon.source_root.clone());
-    if !host.daemon.access.attach.is_empty() {
-        needs.writable.insert(host.daemon.access.socket_root.clone());
-    }
-    // The default socket and the default state directory are in `OWN`.
-    if let Control::At(path) = &host.daemon.control {
-        needs.add_folder_of(path);
-    }
+    let reach = Reach::of(host);
+    let mut needs = Needs { taps: reach.taps, network: reach.has_network(), ..Needs::default() };
+    needs.writable.extend(reach.folders.iter().chain(&reach.sockets).cloned());
+    reach.sources.iter().for_each(|(source, is_read_only)| needs.add_source(source, *is_read_only));
+    reach.places.iter().for_each(|place| needs.add_source(place, false));
+    host.devices.values().flat_map(|device| &device.paths).for_each(|disk| needs.add_disks(disk));
+    needs.readable.extend(reach.programs);
+    // The default state directory and that of the default socket are in `OWN`.
     match &host.daemon.state {
         Some(state) if state.is_dir() => drop(needs.writable.insert(state.clone())),
         Some(state) => needs.add_folder_of(state),
@@ -162,13 +133,6 @@ fn needs(host: &Host) -> Needs {
 impl Needs {
     fn add_folder_of(&mut self, path: &Path) {
         self.writable.extend(path.parent().map(Path::to_owned));
-    }
-
-    fn add_endpoint(&mut self, endpoint: &ListenAddress) {
-        match endpoint {
-            ListenAddress::Unix { path, .. } => self.add_folder_of(path),
-            ListenAddress::Tcp(_) => self.network = true,
-        }
     }
 
     /// Adds a disk under a name in `/dev`, because systemd ignores other names. A link that leads there from elsewhere is read.
@@ -219,29 +183,11 @@ impl Needs {
     }
 }
 
-/// Whether a path is a block device, or will be one.
-pub(super) fn is_disk(path: &Path) -> bool {
-    fs::metadata(path).map_or(path.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
-}
-
 /// Returns the name of the driver with this number, in the text of `/proc/devices`.
 fn driver(devices: &str, number: u32) -> Option<&str> {
     let (_, block) = devices.split_once("Block devices:")?;
     let mut drivers = block.lines().filter_map(|line| line.trim().split_once(' '));
     drivers.find(|(major, _)| *major == number.to_string()).map(|(_, name)| name)
-}
-
-/// Returns the folder to make writable for `folder`: its parent, if it is a mount point.
-fn through_mount<'a>(folder: &'a Path, mounts: &str) -> &'a Path {
-    let is_mount = |path: &Path| {
-        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        points.into_iter().any(|point| Path::new(&point.replace("\\040", " ")) == path)
-    };
-    match folder.parent() {
-        // The root as a whole would be too much.
-        Some(parent) if parent != Path::new("/") && is_mount(folder) => parent,
-        _ => folder,
-    }
 }
 
 /// A path as a word of a unit.
@@ -353,15 +299,5 @@ mod tests {
             found.contains("\n# /tmp and /var/tmp are private to the service, so it cannot see /tmp: move"),
             "{found}"
         );
-    }
-
-    #[test]
-    fn a_mount_point_is_made_writable_by_its_parent() {
-        let mounts = "29 1 8:1 / / rw - ext4 /dev/sda rw\n30 29 8:2 / /srv/vm\\0401 rw - xfs /dev/sdb rw\n\
-                      31 29 8:3 / /data rw - xfs /dev/sdc rw\n";
-        let folder = |path: &'static str| through_mount(Path::new(path), mounts).to_str().unwrap();
-        assert_eq!(folder("/srv/vm 1"), "/srv");
-        assert_eq!(folder("/srv/vm 1/a"), "/srv/vm 1/a");
-        assert_eq!(folder("/data"), "/data", "its parent is the root");
     }
 }

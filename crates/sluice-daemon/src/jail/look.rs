@@ -1,0 +1,280 @@
+//! What landlock is to allow, which a process of its own finds out: a path of a dead server would hang a thread of the daemon, which landlock
+//! would not bind.
+//!
+//! The rule of a folder lies on the folder. It lies on its nearest existing parent if the folder is missing, is a mount point or does not
+//! respond, or if a volume in it is missing: a file system that is mounted there later would otherwise stay shut. The root is never allowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+use sluice_config::{Control, Host, Jail as Settings};
+
+use crate::preflight;
+use crate::reach::{Reach, mount_points, through_mount};
+
+/// Name of the command of the daemon's program.
+pub const COMMAND: &str = "look";
+
+/// Maximum time until a path responds; less, when several did not.
+const PATH_MAX: Duration = Duration::from_secs(1);
+const PATH_MAX_LATER: Duration = Duration::from_millis(50);
+/// Maximum time of the look.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// Folder of the control socket, unless the host file says another.
+const OWN: &str = "/run/sluice";
+
+/// What may be done below a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Right {
+    Read,
+    /// Files are changed, made and removed.
+    Write,
+    /// Devices are read, written and controlled.
+    Device,
+}
+
+/// What is allowed below a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Rule {
+    pub(super) path: PathBuf,
+    pub(super) right: Right,
+    pub(super) is_folder: bool,
+}
+
+/// What the daemon is to be sealed to.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Look {
+    pub(super) rules: Vec<Rule>,
+    pub(super) ports: Vec<u16>,
+    pub(super) reach: Reach,
+    pub(super) settings: Settings,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Look {
+    /// Asks a process what the daemon with this host file is to be sealed to.
+    ///
+    /// # Errors
+    /// The reason in words. The start will say more of it.
+    pub(super) fn ask(file: &Path) -> Result<Look, String> {
+        // This program, also after an upgrade has replaced its file.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(COMMAND).arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|error| format!("its first process cannot be started: {error}"))?;
+        let mut output = child.stdout.take().ok_or("its first process has no output")?;
+        let (mut text, mut chunk, until) = (Vec::new(), [0; 4096], Instant::now() + LOOK_MAX);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let ready = poll(&mut [PollFd::new(&output, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
+            match ready.map_err(|error| error.to_string())? {
+                // It hangs where the daemon will.
+                0 => break,
+                _ => match output.read(&mut chunk).map_err(|error| error.to_string())? {
+                    0 => break,
+                    read => text.extend(&chunk[..read]),
+                },
+            }
+        }
+        let _ = child.kill();
+        serde_json::from_slice(&text).map_err(|_| "what the host file needs is not known: it cannot be read".to_owned())
+    }
+}
+
+/// Prints what a daemon with this host file is to be sealed to: nothing, if the file cannot be read.
+pub fn run(file: &Path) {
+    let Ok((files, own)) = sluice_config::load_files(file) else { return };
+    let state = preflight::state_path(&own);
+    // What was attached at run time. If that cannot be read, the start says so.
+    let host = state.as_ref().and_then(|state| preflight::with_changes(&files, &own, state).ok()).unwrap_or(own);
+    let look = Looking::default().at(file, &host, state.as_deref());
+    if let Ok(text) = serde_json::to_string(&look) {
+        println!("{text}");
+    }
+    // Threads that hang are not waited for.
+    std::process::exit(0);
+}
+
+/// A look that goes on.
+#[derive(Default)]
+struct Looking {
+    mounts: BTreeSet<PathBuf>,
+    /// Mount points with a path that did not respond.
+    hung: BTreeSet<PathBuf>,
+    /// What is known of paths.
+    known: BTreeMap<PathBuf, Option<Found>>,
+    rules: BTreeSet<Rule>,
+    warnings: Vec<String>,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone)]
+struct Found {
+    path: PathBuf,
+    is_folder: bool,
+}
+
+impl Looking {
+    fn at(mut self, file: &Path, host: &Host, state: Option<&Path>) -> Look {
+        self.mounts = mount_points();
+        let mut reach = Reach::of(host);
+        if host.daemon.control == Control::Default {
+            reach.sockets.insert(PathBuf::from(OWN));
+        }
+        self.system(&reach);
+        self.own(file, state);
+        for folder in reach.folders.iter().chain(&reach.sockets) {
+            self.folder(folder, Right::Write);
+        }
+        for (source, is_read_only) in &reach.sources {
+            self.source(source, if *is_read_only { Right::Read } else { Right::Write });
+        }
+        for disk in &reach.disks {
+            self.disk(disk);
+        }
+        let ports = reach.addresses.iter().map(std::net::SocketAddr::port).collect();
+        let rules = self.rules.into_iter().collect();
+        Look { rules, ports, reach, settings: host.daemon.jail.clone(), warnings: self.warnings }
+    }
+
+    /// What the kernel says of itself, time zones, and what every program has.
+    fn system(&mut self, reach: &Reach) {
+        for folder in ["/proc", "/sys", "/usr/share/zoneinfo"] {
+            self.rule(Path::new(folder), Right::Read);
+        }
+        self.rule(Path::new("/etc/localtime"), Right::Read);
+        for device in ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"] {
+            self.rule(Path::new(device), Right::Device);
+        }
+        if reach.taps || reach.links {
+            self.rule(Path::new("/dev/net/tun"), Right::Device);
+        }
+    }
+
+    /// The folders of the host file and of the state. `--persist` writes next to the host file, into a folder that it may have to make.
+    fn own(&mut self, file: &Path, state: Option<&Path>) {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let target = self.look(&file).map_or_else(|| file.clone(), |found| found.path);
+        for folder in [&file, &target].into_iter().filter_map(|file| file.parent()) {
+            self.rule(folder, Right::Read);
+        }
+        let drop_ins = file.with_extension("d");
+        match self.look(&drop_ins) {
+            Some(_) => self.rule(&drop_ins, Right::Write),
+            None => file.parent().into_iter().for_each(|folder| self.rule(folder, Right::Write)),
+        }
+        if let Some(state) = state {
+            self.folder(state, Right::Write);
+        }
+    }
+
+    /// Allows what is below a folder, whatever is mounted there later.
+    fn folder(&mut self, folder: &Path, right: Right) {
+        let mounts = std::mem::take(&mut self.mounts);
+        let reached = through_mount(folder, &mounts).to_owned();
+        self.mounts = mounts;
+        self.nearest(&reached, right);
+    }
+
+    /// Allows what is below the nearest existing folder that responds.
+    fn nearest(&mut self, folder: &Path, right: Right) {
+        let mut at = folder;
+        while at != Path::new("/") {
+            if self.look(at).is_some() {
+                return self.rule(at, right);
+            }
+            at = at.parent().unwrap_or(Path::new("/"));
+        }
+        let shown = folder.display();
+        self.warnings
+            .push(format!("{shown} is missing, and so it stays shut for this daemon: make it, and restart the daemon"));
+    }
+
+    /// Allows an image, with the other files of its folder, or a disk.
+    fn source(&mut self, source: &Path, right: Right) {
+        if is_device(source) {
+            return self.disk(source);
+        }
+        let folder = source.parent().unwrap_or(Path::new("/"));
+        match self.look(source) {
+            Some(found) if is_device(&found.path) => self.disk(&found.path),
+            Some(found) => {
+                self.folder(found.path.parent().unwrap_or(folder), right);
+                self.folder(folder, Right::Read);
+            }
+            // Its file system may be mounted later.
+            None => match folder.parent().filter(|parent| *parent != Path::new("/")) {
+                Some(parent) => self.nearest(parent, right),
+                None => {
+                    self.folder(folder, right);
+                    let (source, folder) = (source.display(), folder.display());
+                    self.warnings.push(format!(
+                        "{source} is missing: if its file system is mounted at {folder} later, restart the daemon"
+                    ));
+                }
+            },
+        }
+    }
+
+    /// Allows a block device; all devices, if it is missing or a pattern: the file that will be there is another one.
+    fn disk(&mut self, disk: &Path) {
+        let is_pattern = disk.to_string_lossy().contains('*');
+        match self.look(disk).filter(|_| !is_pattern) {
+            Some(found) if is_device(&found.path) => self.rule(&found.path, Right::Device),
+            // A file or folder on the disk, which is not opened.
+            Some(_) => {}
+            None if is_device(disk) => self.rule(Path::new("/dev"), Right::Device),
+            None => disk.parent().into_iter().for_each(|folder| self.folder(folder, Right::Read)),
+        }
+    }
+
+    fn rule(&mut self, path: &Path, right: Right) {
+        if let Some(found) = self.look(path) {
+            self.rules.insert(Rule { path: path.to_owned(), right, is_folder: found.is_folder });
+        }
+    }
+
+    /// What a path leads to; `None` if it is missing or does not respond.
+    fn look(&mut self, path: &Path) -> Option<Found> {
+        if self.hung.iter().any(|hung| path.starts_with(hung)) {
+            return None;
+        }
+        if let Some(known) = self.known.get(path) {
+            return known.clone();
+        }
+        let (sender, answer) = channel();
+        let own = path.to_owned();
+        let look = move || {
+            let found = std::fs::canonicalize(&own).and_then(|path| {
+                let is_folder = std::fs::metadata(&path)?.is_dir();
+                Ok(Found { path, is_folder })
+            });
+            let _ = sender.send(found.ok());
+        };
+        let started = thread::Builder::new().spawn(look).is_ok();
+        let patience = if self.hung.len() < 3 { PATH_MAX } else { PATH_MAX_LATER };
+        let found = match answer.recv_timeout(if started { patience } else { Duration::ZERO }) {
+            Ok(found) => found,
+            Err(_) => {
+                let mount = path.ancestors().find(|at| self.mounts.contains(*at)).unwrap_or(path);
+                // Everything is below the root.
+                let mount = if mount == Path::new("/") { path } else { mount };
+                self.hung.insert(mount.to_owned());
+                None
+            }
+        };
+        self.known.insert(path.to_owned(), found.clone());
+        found
+    }
+}
+
+/// Whether a path is in the folder of devices.
+fn is_device(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}

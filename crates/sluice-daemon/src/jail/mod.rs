@@ -1,0 +1,228 @@
+//! How the daemon seals itself: after that the kernel does for it what serving its host file takes, and no more.
+//!
+//! ```text
+//!  main, one thread:  look (a process) --> launcher --> privileges, landlock     threads, log, state, sockets
+//!                                                                               --> rings, seccomp --> first client
+//! ```
+//!
+//! Landlock binds threads, so it comes before the first one. What it is to allow, a process of its own finds out
+//! (`look.rs`): a path that hangs hangs that process. System calls are filtered when the daemon has read its state, before it opens a volume:
+//! what a start opens, it opens as a reload does.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sluice_api::status::{self, JailLayer, LayerState, RefusedCall};
+use sluice_config::{Host, Jail as Settings, Layer};
+use sluice_io::backend::rings;
+use sluice_io::jail::{self, Feature};
+
+pub mod look;
+mod paths;
+mod reload;
+
+use crate::failure::Failure;
+use crate::launcher;
+use crate::reach::Reach;
+use look::Look;
+
+/// Rings in addition to those of the devices and uplinks at the start: for devices of a reload.
+const SPARE_RINGS: usize = 4;
+
+/// Whether a layer is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    /// In force, and what the kernel lacks of it.
+    InForce(Option<String>),
+    Missing(String),
+    LeftOut,
+}
+
+/// The seal of this process.
+pub struct Jail {
+    settings: Settings,
+    layers: Vec<(Layer, Standing)>,
+    /// What the look found worth a warning.
+    warnings: Vec<String>,
+    /// What the host file named at the start.
+    reach: Reach,
+}
+
+impl Jail {
+    /// Begins the seal of a daemon with this host file: all that must be done before the first other thread.
+    #[must_use]
+    pub fn begin(file: &Path) -> Jail {
+        let look = match Look::ask(file) {
+            Ok(look) => look,
+            Err(why) => return Jail::without(&why),
+        };
+        let mut jail = Jail {
+            settings: look.settings.clone(),
+            layers: Vec::new(),
+            warnings: look.warnings.clone(),
+            reach: look.reach.clone(),
+        };
+        match launcher::start(&jail.reach) {
+            Ok(launcher) => drop(LAUNCHER.lock().unwrap_or_else(PoisonError::into_inner).replace(launcher)),
+            Err(error) => {
+                return Jail::without(&format!("its process for programs and connections cannot be started: {error}"));
+            }
+        };
+        jail.put(Layer::Privileges, || jail::close().map(|()| None).map_err(|error| error.to_string()));
+        jail.put(Layer::Landlock, || paths::restrict(&look));
+        jail
+    }
+
+    /// The seal of a daemon that does not know what to allow.
+    fn without(why: &str) -> Jail {
+        let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::Missing(why.to_owned()))).collect();
+        Jail { settings: Settings::default(), layers, warnings: Vec::new(), reach: Reach::default() }
+    }
+
+    /// Puts a layer into force, if it is wanted.
+    fn put(&mut self, layer: Layer, put: impl FnOnce() -> Result<Option<String>, String>) {
+        let standing = match self.settings.wants(layer).then(put) {
+            None => Standing::LeftOut,
+            Some(Ok(lacks)) => Standing::InForce(lacks),
+            Some(Err(why)) => Standing::Missing(why),
+        };
+        self.layers.push((layer, standing));
+    }
+
+    /// Completes the seal of a daemon that serves this host file, and says what is in force.
+    ///
+    /// # Errors
+    /// A layer is missing, and the host file requires it.
+    pub fn complete(mut self, host: &Host) -> Result<(), Failure> {
+        if self.layers.len() < Layer::ALL.len() {
+            let features = features(&self.reach);
+            let rings = host.devices.len() + host.uplinks.len() + SPARE_RINGS;
+            self.put(Layer::Rings, || rings::restrict().map(|()| None).map_err(|error| error.to_string()));
+            self.put(Layer::Seccomp, || {
+                jail::prepare(rings).map_err(|error| error.to_string())?;
+                jail::seal(&features).map_err(|error| error.to_string())?;
+                rings::seal();
+                Ok(None)
+            });
+        }
+        self.settings = host.daemon.jail.clone();
+        self.tell()?;
+        let _ = OWN.set(self);
+        Ok(())
+    }
+
+    /// Writes what is in force, and what is not.
+    fn tell(&self) -> Result<(), Failure> {
+        let names = |is: fn(&Standing) -> bool| {
+            let those = self.layers.iter().filter(|(_, standing)| is(standing)).map(|(layer, _)| layer.name());
+            those.collect::<Vec<_>>().join(", ")
+        };
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        let missing: Vec<String> =
+            self.layers.iter().filter_map(|(layer, standing)| missing(*layer, standing)).collect();
+        if self.settings == Settings::Required && !missing.is_empty() {
+            let text =
+                format!("[daemon] has jail = \"required\", and layers of the seal are missing: {}", missing.join("; "));
+            return Err(Failure::Run(text.into()));
+        }
+        for text in missing {
+            tracing::warn!("Seal: {text}");
+        }
+        let left = names(|standing| *standing == Standing::LeftOut);
+        if !left.is_empty() {
+            tracing::warn!(without = left, "Layers of the seal are left out, as the host file says");
+        }
+        tracing::info!(layers = names(|standing| matches!(standing, Standing::InForce(_))), "Sealed");
+        Ok(())
+    }
+
+    fn status(&self) -> status::Jail {
+        let layer = |(layer, standing): &(Layer, Standing)| {
+            let (state, reason) = match standing {
+                Standing::InForce(lacks) => (LayerState::InForce, lacks.clone()),
+                Standing::Missing(why) => (LayerState::Missing, Some(why.clone())),
+                Standing::LeftOut => (LayerState::LeftOut, None),
+            };
+            JailLayer { name: layer.name().to_owned(), state, reason }
+        };
+        let rings = rings::count();
+        status::Jail {
+            layers: self.layers.iter().map(layer).collect(),
+            refused: jail::refused().into_iter().map(|one| RefusedCall { call: one.call, times: one.times }).collect(),
+            rings_free: rings.map(|rings| rings.free as u64),
+            rings_lost: rings.map(|rings| rings.lost),
+        }
+    }
+
+    fn is_in_force(&self, layer: Layer) -> bool {
+        self.layers.iter().any(|(other, standing)| *other == layer && matches!(standing, Standing::InForce(_)))
+    }
+}
+
+/// The seal of this process, when it is complete.
+static OWN: OnceLock<Jail> = OnceLock::new();
+
+/// How this process is sealed, if it is a daemon.
+#[must_use]
+pub fn status() -> Option<status::Jail> {
+    OWN.get().map(Jail::status)
+}
+
+/// Why this process cannot serve a host before it is started again; `None` if it can.
+#[must_use]
+pub fn refuses(host: &Host) -> Option<String> {
+    OWN.get().and_then(|jail| jail.refuses(host))
+}
+
+/// Whether `jail` of this host was changed since the start.
+#[must_use]
+pub fn is_changed(host: &Host) -> bool {
+    OWN.get().is_some_and(|jail| jail.settings != host.daemon.jail)
+}
+
+/// The launcher between its start and the first thread.
+static LAUNCHER: Mutex<Option<Arc<launcher::Launcher>>> = Mutex::new(None);
+
+/// Uses the launcher that the seal has started, from the first thread on.
+///
+/// # Errors
+/// No thread can be started.
+pub fn use_launcher() -> std::io::Result<()> {
+    let launcher = LAUNCHER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    launcher.map_or(Ok(()), launcher::use_from_now)
+}
+
+/// Writes system calls that were refused since the last call of this. Called once a second.
+pub fn report_refused() {
+    static REPORTED: AtomicU64 = AtomicU64::new(0);
+    let refused = jail::refused();
+    let times = refused.iter().map(|one| one.times).sum();
+    let before = REPORTED.swap(times, Ordering::Relaxed);
+    if times > before {
+        let calls: Vec<&str> = refused.iter().map(|one| one.call.as_str()).collect();
+        tracing::warn!(
+            times = times - before,
+            calls = calls.join(" "),
+            "System calls refused that the sealed daemon does not make: after an update of a library report this; otherwise a client may \
+             try to take it over"
+        );
+    }
+}
+
+/// What a missing layer says.
+fn missing(layer: Layer, standing: &Standing) -> Option<String> {
+    match standing {
+        Standing::Missing(why) => Some(format!("{} is missing: {why}", layer.name())),
+        Standing::InForce(Some(lacks)) => Some(format!("{}: {lacks}", layer.name())),
+        _ => None,
+    }
+}
+
+fn features(reach: &Reach) -> Vec<Feature> {
+    let tcp = (!reach.addresses.is_empty()).then_some(Feature::Tcp);
+    let links = (reach.links || reach.taps).then_some(Feature::Links);
+    tcp.into_iter().chain(links).collect()
+}

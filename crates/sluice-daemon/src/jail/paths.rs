@@ -1,0 +1,56 @@
+//! Landlock: the folders and files of the host file, and what the kernel says of itself.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
+};
+
+use super::look::{Look, Right, Rule};
+
+/// What is restricted, as far as the kernel knows it.
+const VERSION: ABI = ABI::V5;
+
+/// Restricts this thread, and those that it starts. Returns what the kernel lacks.
+///
+/// # Errors
+/// The reason in words.
+pub(super) fn restrict(look: &Look) -> Result<Option<String>, String> {
+    let restricted = ruleset(look).and_then(RulesetCreated::restrict_self).map_err(|error| error.to_string())?;
+    let version = match restricted.landlock {
+        LandlockStatus::NotEnabled => {
+            return Err("the kernel has it and it is off: add landlock to lsm= of its command line".to_owned());
+        }
+        LandlockStatus::NotImplemented => {
+            return Err("the kernel does not have it (Linux 5.13 with CONFIG_SECURITY_LANDLOCK)".to_owned());
+        }
+        LandlockStatus::Available { effective_abi, .. } => effective_abi,
+    };
+    Ok((restricted.ruleset != RulesetStatus::FullyEnforced).then(|| {
+        format!("the kernel has version {} of it, and truncating files, ioctl of devices or ports are not restricted before 5", version as i32)
+    }))
+}
+
+fn ruleset(look: &Look) -> Result<RulesetCreated, RulesetError> {
+    let created = Ruleset::default()
+        .handle_access(AccessFs::from_all(VERSION))?
+        .handle_access(AccessNet::from_all(VERSION))?
+        .create()?;
+    // A path that has gone since then needs no rule.
+    let opened = look.rules.iter().filter_map(|rule| Some((rule, PathFd::new(&rule.path).ok()?)));
+    let paths = opened.map(|(rule, opened)| Ok(PathBeneath::new(opened, access(rule))));
+    let ports = look.ports.iter().map(|port| Ok(NetPort::new(*port, AccessNet::BindTcp)));
+    created.add_rules::<_, _, _, RulesetError>(paths)?.add_rules::<_, _, _, RulesetError>(ports)
+}
+
+fn access(rule: &Rule) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let all = match rule.right {
+        Right::Read => read,
+        Right::Device => read | AccessFs::WriteFile | AccessFs::IoctlDev,
+        Right::Write => {
+            AccessFs::from_all(VERSION)
+                & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev)
+        }
+    };
+    if rule.is_folder { all } else { all & AccessFs::from_file(VERSION) }
+}

@@ -1,0 +1,94 @@
+//! What a change may not name in a sealed daemon.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use sluice_config::{Host, Layer};
+
+use super::Jail;
+use crate::reach::Reach;
+
+impl Jail {
+    /// Why this host cannot be served before a restart; `None` if it can.
+    pub(super) fn refuses(&self, host: &Host) -> Option<String> {
+        let (then, now) = (&self.reach, Reach::of(host));
+        let mut new: BTreeSet<String> = BTreeSet::new();
+        if self.is_in_force(Layer::Landlock) {
+            new.extend(self.folders(&now).iter().map(|path| format!("the folder {}", path.display())));
+        }
+        new.extend(now.programs.difference(&then.programs).map(|path| format!("the program {}", path.display())));
+        new.extend(now.webhooks.difference(&then.webhooks).map(|_| "the webhook".to_owned()));
+        new.extend(now.places.difference(&then.places).map(|path| format!("the meeting place {}", path.display())));
+        if self.is_in_force(Layer::Landlock) || self.is_in_force(Layer::Seccomp) {
+            new.extend(now.addresses.difference(&then.addresses).map(|address| format!("the address {address}")));
+        }
+        if self.is_in_force(Layer::Seccomp) && (now.links || now.taps) && !(then.links || then.taps) {
+            new.insert("the uplink".to_owned());
+        }
+        let names: Vec<String> = new.into_iter().collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "The daemon has sealed itself to what the host file named when it started, and this was not in it: {}. Restart the daemon, \
+                 which reads the file again; VMs reconnect",
+                names.join(", ")
+            )
+        })
+    }
+
+    /// Folders that a host names and no rule covers.
+    fn folders(&self, now: &Reach) -> BTreeSet<PathBuf> {
+        let then = &self.reach;
+        let parents = |reach: &Reach| -> BTreeSet<PathBuf> {
+            let sources = reach.sources.keys().filter_map(|source| source.parent());
+            let disks = reach.disks.iter().filter_map(|disk| disk.parent());
+            sources.chain(disks).map(Path::to_owned).collect()
+        };
+        let mut covered: BTreeSet<PathBuf> = parents(then);
+        covered.extend(then.folders.iter().chain(&then.sockets).cloned());
+        let mut named = parents(now);
+        named.extend(now.folders.iter().chain(&now.sockets).cloned());
+        named.retain(|path| !covered.iter().any(|root| path.starts_with(root)));
+        named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_config::parse;
+
+    use super::super::Standing;
+    use super::*;
+
+    const HOST: &str = "[device.d]\npath = \"/srv/d\"\n[vm.a.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/a\"\n\
+                        export = { socket = \"/run/vm/a\" }\n";
+
+    fn host(text: &str) -> Host {
+        parse("host.toml", text).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn sealed(text: &str) -> Jail {
+        let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::InForce(None))).collect();
+        Jail { settings: sluice_config::Jail::Full, layers, warnings: Vec::new(), reach: Reach::of(&host(text)) }
+    }
+
+    #[test]
+    fn what_the_host_file_did_not_name_needs_a_restart() {
+        let jail = sealed(HOST);
+        let refused = |text: String| jail.refuses(&host(&text));
+        assert_eq!(refused(HOST.to_owned()), None);
+        assert_eq!(refused(HOST.replace("/srv/vm/a", "/srv/vm/new/b").replace("/run/vm/a", "/run/vm/b")), None);
+        for (more, what) in [
+            ("[alert.all]\ncommand = \"/bin/tell\"\n", "the program /bin/tell"),
+            ("[alert.all]\nwebhook = \"https://hook\"\n", "the webhook"),
+            ("[nbd]\naddress = \"127.0.0.1:10809\"\n", "the address 127.0.0.1:10809"),
+            ("[nbd]\nsocket = \"/other/nbd\"\n", "the folder /other"),
+            ("[uplink.u]\nnic = \"eth0\"\nrate = \"1Gbit/s\"\n", "the uplink"),
+            ("[daemon]\nsource_root = \"/srv\"\n", "the folder /srv."),
+        ] {
+            let text = refused(format!("{HOST}{more}")).unwrap_or_else(|| panic!("{more}"));
+            assert!(text.contains(what) && text.contains("Restart the daemon"), "{text}");
+        }
+        let elsewhere = refused(HOST.replace("/srv/vm/a", "/data/a")).unwrap();
+        assert!(elsewhere.contains("the folder /data."), "{elsewhere}");
+    }
+}
