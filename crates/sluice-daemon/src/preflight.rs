@@ -117,6 +117,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let text = format!("cannot be used by this user: {error}");
         findings.push(Finding::new(Level::Error, "io_uring", "", text).fix("run `sluice doctor`"));
     }
+    findings.extend(crate::jail::findings(Some(&host)));
     Ok(findings)
 }
 

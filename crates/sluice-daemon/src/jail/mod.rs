@@ -18,9 +18,12 @@ use sluice_config::{Host, Jail as Settings, Layer};
 use sluice_io::backend::rings;
 use sluice_io::jail::{self, Feature};
 
+mod kernel;
 pub mod look;
 mod paths;
 mod reload;
+
+pub use kernel::findings;
 
 use crate::failure::Failure;
 use crate::launcher;
@@ -70,7 +73,7 @@ impl Jail {
             }
         };
         jail.put(Layer::Privileges, || jail::close().map(|()| None).map_err(|error| error.to_string()));
-        jail.put(Layer::Landlock, || paths::restrict(&look));
+        jail.put(Layer::Landlock, || paths::restrict(&look.rules, &look.ports));
         jail
     }
 
@@ -98,7 +101,8 @@ impl Jail {
         if self.layers.len() < Layer::ALL.len() {
             let features = features(&self.reach);
             let rings = host.devices.len() + host.uplinks.len() + SPARE_RINGS;
-            self.put(Layer::Rings, || rings::restrict().map(|()| None).map_err(|error| error.to_string()));
+            self.put(Layer::Rings, || rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()));
+            rings::restrict(self.is_in_force(Layer::Rings));
             self.put(Layer::Seccomp, || {
                 jail::prepare(rings).map_err(|error| error.to_string())?;
                 jail::seal(&features).map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
 
-use super::look::{Look, Right, Rule};
+use super::look::{Right, Rule};
 
 /// What is restricted, as far as the kernel knows it.
 const VERSION: ABI = ABI::V5;
@@ -14,8 +14,9 @@ const VERSION: ABI = ABI::V5;
 ///
 /// # Errors
 /// The reason in words.
-pub(super) fn restrict(look: &Look) -> Result<Option<String>, String> {
-    let restricted = ruleset(look).and_then(RulesetCreated::restrict_self).map_err(|error| error.to_string())?;
+pub(super) fn restrict(rules: &[Rule], ports: &[u16]) -> Result<Option<String>, String> {
+    let restricted =
+        ruleset(rules, ports).and_then(RulesetCreated::restrict_self).map_err(|error| error.to_string())?;
     let version = match restricted.landlock {
         LandlockStatus::NotEnabled => {
             return Err("the kernel has it and it is off: add landlock to lsm= of its command line".to_owned());
@@ -30,15 +31,15 @@ pub(super) fn restrict(look: &Look) -> Result<Option<String>, String> {
     }))
 }
 
-fn ruleset(look: &Look) -> Result<RulesetCreated, RulesetError> {
+fn ruleset(rules: &[Rule], ports: &[u16]) -> Result<RulesetCreated, RulesetError> {
     let created = Ruleset::default()
         .handle_access(AccessFs::from_all(VERSION))?
         .handle_access(AccessNet::from_all(VERSION))?
         .create()?;
     // A path that has gone since then needs no rule.
-    let opened = look.rules.iter().filter_map(|rule| Some((rule, PathFd::new(&rule.path).ok()?)));
+    let opened = rules.iter().filter_map(|rule| Some((rule, PathFd::new(&rule.path).ok()?)));
     let paths = opened.map(|(rule, opened)| Ok(PathBeneath::new(opened, access(rule))));
-    let ports = look.ports.iter().map(|port| Ok(NetPort::new(*port, AccessNet::BindTcp)));
+    let ports = ports.iter().map(|port| Ok(NetPort::new(*port, AccessNet::BindTcp)));
     created.add_rules::<_, _, _, RulesetError>(paths)?.add_rules::<_, _, _, RulesetError>(ports)
 }
 

@@ -90,14 +90,17 @@ fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Restricts the rings that are made from now on to [`OPERATIONS`].
+/// Whether the kernel can restrict rings.
 ///
 /// # Errors
-/// The kernel cannot restrict rings (before 5.10), or has no ring for this user.
-pub fn restrict() -> io::Result<()> {
-    make(true)?;
-    pool().is_restricted = true;
-    Ok(())
+/// It cannot, or has no ring for this user.
+pub fn can_be_restricted() -> io::Result<()> {
+    make(true).map(drop)
+}
+
+/// Whether the rings that are made from now on are restricted to [`OPERATIONS`].
+pub fn restrict(is_restricted: bool) {
+    pool().is_restricted = is_restricted;
 }
 
 /// Makes the rings that this process will ever use.

@@ -58,6 +58,16 @@ pub fn seal_helper() -> Result<(), FilterError> {
     apply(&filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?)
 }
 
+/// Whether the kernel has filters: applies one to this thread that forbids nothing.
+///
+/// # Errors
+/// [`FilterError`].
+pub fn can_filter() -> Result<(), FilterError> {
+    let none =
+        filter(numbers(&[("", libc::SYS_kexec_load)]), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
+    seccompiler::apply_filter(&none).map_err(|error| FilterError(error.to_string()))
+}
+
 fn numbers(calls: &[(&str, i64)]) -> Rules {
     calls.iter().map(|(_, number)| (*number, Vec::new())).collect()
 }

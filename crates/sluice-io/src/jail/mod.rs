@@ -8,21 +8,43 @@
 //!
 //! The operations of its rings are in [`crate::backend::rings`].
 
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
 pub mod calls;
 mod filter;
 mod trap;
 
 pub use calls::Feature;
-pub use filter::{FilterError, seal, seal_helper};
+pub use filter::{FilterError, can_filter, seal, seal_helper};
 pub use trap::{Refused, refused};
 
-/// Takes from this process, and from what it starts, the right to gain privileges, and from others that of its user to look into it.
+/// Capabilities that serving may take, of those that the process has: files and sockets of any owner, interfaces, priorities, limits.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::SYS_RESOURCE);
+
+/// Takes from this process, and from what it starts, the right to gain privileges and the capabilities that it does not use, and from others
+/// of its user a look into it. For a process with one thread.
 ///
 /// # Errors
 /// That of the kernel.
 pub fn close() -> std::io::Result<()> {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
     rustix::thread::set_no_new_privs(true)?;
+    let own = capabilities(None)?;
+    let kept = CapabilitySets {
+        effective: own.effective & KEPT,
+        permitted: own.permitted & KEPT,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, kept)?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }

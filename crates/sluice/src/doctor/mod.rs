@@ -17,6 +17,7 @@ mod clock;
 mod disk;
 mod guests;
 mod io_uring;
+mod jail;
 mod kernel;
 mod limits;
 mod network;
@@ -34,6 +35,7 @@ pub(crate) struct Check {
 const CHECKS: &[Check] = &[
     Check { name: kernel::NAME, run: kernel::run },
     Check { name: io_uring::NAME, run: io_uring::run },
+    Check { name: jail::NAME, run: jail::run },
     Check { name: limits::NAME, run: limits::run },
     Check { name: clock::NAME, run: clock::run },
     Check { name: disk::NAME, run: disk::run },

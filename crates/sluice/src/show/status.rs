@@ -1,7 +1,7 @@
 //! `sluice status`: whether every promise is kept, on one screen.
 
 use sluice_api::event::DaemonEnd;
-use sluice_api::status::{FailedAlert, OverridesInForce, RealTime, RecordTrouble};
+use sluice_api::status::{FailedAlert, Jail, LayerState, OverridesInForce, RealTime, RecordTrouble};
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
@@ -71,6 +71,7 @@ fn of_daemon(summary: &Summary) -> Vec<String> {
     }
     lines.extend(restarts(summary));
     lines.extend(overrides(&summary.daemon.overrides));
+    lines.extend(summary.daemon.jail.as_ref().map(jail).unwrap_or_default());
     if summary.real_time == RealTime::Refused {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
     }
@@ -84,6 +85,36 @@ fn of_daemon(summary: &Summary) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// How the daemon is sealed, and what it was refused.
+fn jail(jail: &Jail) -> Vec<String> {
+    let (missing, left) = (jail.layers_that(LayerState::Missing), jail.layers_that(LayerState::LeftOut));
+    let mut lines = vec![format!("  Sealed by {}", named(&jail.layers_that(LayerState::InForce)))];
+    if !missing.is_empty() {
+        lines.push(format!("  Missing in the seal: {}", missing.join("; ")));
+    }
+    if !left.is_empty() {
+        lines.push(format!("  Left out of the seal: {}", left.join(", ")));
+    }
+    let refused: u64 = jail.refused.iter().map(|one| one.times).sum();
+    if refused > 0 {
+        let calls: Vec<&str> = jail.refused.iter().map(|one| one.call.as_str()).collect();
+        lines.push(format!("  {} refused: {}", counted(refused, "system call", "system calls"), calls.join(", ")));
+    }
+    if let Some(lost) = jail.rings_lost.filter(|lost| *lost > 0) {
+        let free = jail.rings_free.unwrap_or(0);
+        lines.push(format!(
+            "  {} lost, {free} left for further devices",
+            counted(lost, "io_uring ring is", "io_uring rings are")
+        ));
+    }
+    lines
+}
+
+/// Names in a sentence.
+fn named(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
 /// How often the daemon was restarted in the last hour.

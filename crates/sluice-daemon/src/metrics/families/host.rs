@@ -1,10 +1,12 @@
 //! Metrics of the daemon.
 
+use sluice_api::status::LayerState;
 use sluice_io::reactor::priority::{self, Priority};
 
 use std::fmt;
 
 use super::{Family, Kind, Samples};
+use crate::jail;
 use crate::metrics::series::Series;
 use crate::metrics::{State, process};
 use crate::space::FileSystem;
@@ -95,6 +97,36 @@ pub(super) static FAMILIES: &[Family] = &[
         samples: Samples::Of(|_, series| match priority::of_threads() {
             Priority::Normal => Ok(()),
             priority => series.is(&[], priority == Priority::RealTime),
+        }),
+    },
+    Family {
+        name: "sluice_jail_layer",
+        kind: Kind::Gauge,
+        labels: &["layer"],
+        help: "Whether this layer of the daemon's seal is in force",
+        samples: Samples::Of(|_, series| {
+            let layers = jail::status().map(|jail| jail.layers).unwrap_or_default();
+            layers.iter().try_for_each(|layer| series.is(&[&layer.name], layer.state == LayerState::InForce))
+        }),
+    },
+    Family {
+        name: "sluice_jail_refused_calls_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "System calls that were refused because the sealed daemon does not make them",
+        samples: Samples::Of(|_, series| {
+            let refused = jail::status().map(|jail| jail.refused).unwrap_or_default();
+            series.count(&[], refused.iter().map(|one| one.times).sum())
+        }),
+    },
+    Family {
+        name: "sluice_jail_rings_free",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "io_uring rings that the sealed daemon has for further devices",
+        samples: Samples::Of(|_, series| match jail::status().and_then(|jail| jail.rings_free) {
+            Some(free) => series.count(&[], free),
+            None => Ok(()),
         }),
     },
     Family {

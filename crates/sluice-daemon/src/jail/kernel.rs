@@ -1,0 +1,59 @@
+//! What this kernel has of the seal, without a daemon: for `sluice check --host` and `sluice doctor`.
+
+use std::thread;
+
+use sluice_config::{Host, Layer};
+use sluice_io::backend::rings;
+use sluice_io::jail;
+
+use super::{Standing, missing, paths};
+use crate::findings::{Finding, Level};
+
+/// Returns the layers that would be in force for this host, and why others would not.
+#[must_use]
+pub fn findings(host: Option<&Host>) -> Vec<Finding> {
+    let settings = host.map(|host| host.daemon.jail.clone()).unwrap_or_default();
+    let standing = |layer: Layer| if settings.wants(layer) { tried(layer) } else { Standing::LeftOut };
+    let layers: Vec<(Layer, Standing)> = Layer::ALL.into_iter().map(|layer| (layer, standing(layer))).collect();
+    let in_force = layers.iter().filter(|(_, standing)| matches!(standing, Standing::InForce(_)));
+    let names: Vec<&str> = in_force.map(|(layer, _)| layer.name()).collect();
+    let mut findings = Vec::new();
+    let text = format!(
+        "The daemon seals itself by {}",
+        if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+    );
+    findings.push(Finding::new(Level::Ok, "jail", "", text));
+    findings.extend(layers.iter().filter_map(|(layer, standing)| {
+        let level = match (&settings, standing) {
+            (_, Standing::LeftOut) => {
+                let text = format!("{} is left out, as the host file says", layer.name());
+                return Some(Finding::new(Level::Warning, "jail", "", text).fix("remove it from `jail` in [daemon]"));
+            }
+            (sluice_config::Jail::Required, _) => Level::Error,
+            (_, Standing::Missing(_)) => Level::Warning,
+            (_, Standing::InForce(_)) => Level::Note,
+        };
+        let text = missing(*layer, standing)?;
+        Some(Finding::new(level, "jail", "", text).fix(match layer {
+            Layer::Landlock => "use a kernel with landlock, and name it in lsm= of its command line",
+            Layer::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER, and allow it in the profile of the container",
+            Layer::Rings | Layer::Privileges => "see `sluice doctor`",
+        }))
+    }));
+    findings
+}
+
+/// Puts a layer into force for a thread that ends then.
+fn tried(layer: Layer) -> Standing {
+    let attempt = move || match layer {
+        Layer::Privileges => Ok(None),
+        Layer::Landlock => paths::restrict(&[], &[]),
+        Layer::Rings => rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()),
+        Layer::Seccomp => jail::can_filter().map(|()| None).map_err(|error| error.to_string()),
+    };
+    let tried = thread::scope(|scope| scope.spawn(attempt).join());
+    match tried.unwrap_or_else(|_| Err("it cannot be tried".to_owned())) {
+        Ok(lacks) => Standing::InForce(lacks),
+        Err(why) => Standing::Missing(why),
+    }
+}
