@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::source::Seen;
+
 /// Another process that looks names up and connects.
 pub trait Outside: Send + Sync {
     /// The number of a user.
@@ -13,6 +15,8 @@ pub trait Outside: Send + Sync {
     fn name_of(&self, uid: u32) -> Option<String>;
     /// Whether a process listens at a socket.
     fn listens(&self, path: &Path) -> bool;
+    /// Which process locks a file, as fdinfo shows it, from a byte on.
+    fn holder(&self, file: &str, start: u64) -> Seen;
 }
 
 static OUTSIDE: OnceLock<Box<dyn Outside>> = OnceLock::new();

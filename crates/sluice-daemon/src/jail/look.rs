@@ -30,6 +30,9 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// Folder of the control socket, unless the host file says another.
 const OWN: &str = "/run/sluice";
 
+/// Where an uplink sets its interfaces: that the host has no IPv6 address on a TAP, that a port of a bridge is isolated.
+const KERNEL: [&str; 2] = ["/proc/sys/net/ipv6/conf", "/sys/devices/virtual/net"];
+
 /// What may be done below a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Right {
@@ -38,6 +41,8 @@ pub(super) enum Right {
     Write,
     /// Devices are read, written and controlled.
     Device,
+    /// Settings of the kernel are read and written.
+    Kernel,
 }
 
 /// What is allowed below a path.
@@ -154,6 +159,9 @@ impl Looking {
         }
         if reach.taps || reach.links {
             self.rule(Path::new("/dev/net/tun"), Right::Device);
+            for folder in KERNEL {
+                self.rule(Path::new(folder), Right::Kernel);
+            }
         }
     }
 
@@ -199,11 +207,11 @@ impl Looking {
     /// Allows an image, with the other files of its folder, or a disk.
     fn source(&mut self, source: &Path, right: Right) {
         if is_device(source) {
-            return self.disk(source);
+            return self.devices();
         }
         let folder = source.parent().unwrap_or(Path::new("/"));
         match self.look(source) {
-            Some(found) if is_device(&found.path) => self.disk(&found.path),
+            Some(found) if is_device(&found.path) => self.devices(),
             Some(found) => {
                 self.folder(found.path.parent().unwrap_or(folder), right);
                 self.folder(folder, Right::Read);
@@ -222,16 +230,22 @@ impl Looking {
         }
     }
 
-    /// Allows a block device; all devices, if it is missing or a pattern: the file that will be there is another one.
+    /// Allows what a device names: disks, or a file or folder on a disk, which is looked at and not opened.
     fn disk(&mut self, disk: &Path) {
+        let found = self.look(disk);
         let is_pattern = disk.to_string_lossy().contains('*');
-        match self.look(disk).filter(|_| !is_pattern) {
-            Some(found) if is_device(&found.path) => self.rule(&found.path, Right::Device),
-            // A file or folder on the disk, which is not opened.
-            Some(_) => {}
-            None if is_device(disk) => self.rule(Path::new("/dev"), Right::Device),
-            None => disk.parent().into_iter().for_each(|folder| self.folder(folder, Right::Read)),
+        if is_device(disk) || is_pattern || found.is_some_and(|found| is_device(&found.path)) {
+            self.devices();
         }
+        if is_pattern {
+            disk.parent().into_iter().for_each(|folder| self.folder(folder, Right::Read));
+        }
+    }
+
+    /// Allows the folder of devices: the file of a disk that is removed and returns is another one. Owner and mode say which disks the
+    /// daemon's user may open, and the unit which its service may.
+    fn devices(&mut self) {
+        self.rule(Path::new("/dev"), Right::Device);
     }
 
     fn rule(&mut self, path: &Path, right: Right) {

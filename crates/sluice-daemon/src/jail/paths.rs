@@ -1,5 +1,7 @@
 //! Landlock: the folders and files of the host file, and what the kernel says of itself.
 
+use std::os::fd::AsFd;
+
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
@@ -38,15 +40,23 @@ fn ruleset(rules: &[Rule], ports: &[u16]) -> Result<RulesetCreated, RulesetError
         .create()?;
     // A path that has gone since then needs no rule.
     let opened = rules.iter().filter_map(|rule| Some((rule, PathFd::new(&rule.path).ok()?)));
-    let paths = opened.map(|(rule, opened)| Ok(PathBeneath::new(opened, access(rule))));
+    let paths = opened.map(|(rule, opened)| {
+        let beneath = PathBeneath::new(opened.as_fd().try_clone_to_owned().ok()?, access(rule));
+        // The kernel makes another folder there, which has no rule, when nothing holds this one.
+        if rule.right == Right::Kernel {
+            std::mem::forget(opened);
+        }
+        Some(Ok(beneath))
+    });
     let ports = ports.iter().map(|port| Ok(NetPort::new(*port, AccessNet::BindTcp)));
-    created.add_rules::<_, _, _, RulesetError>(paths)?.add_rules::<_, _, _, RulesetError>(ports)
+    created.add_rules::<_, _, _, RulesetError>(paths.flatten())?.add_rules::<_, _, _, RulesetError>(ports)
 }
 
 fn access(rule: &Rule) -> BitFlags<AccessFs> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let all = match rule.right {
         Right::Read => read,
+        Right::Kernel => read | AccessFs::WriteFile,
         Right::Device => read | AccessFs::WriteFile | AccessFs::IoctlDev,
         Right::Write => {
             AccessFs::from_all(VERSION)

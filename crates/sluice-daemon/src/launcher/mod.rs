@@ -26,6 +26,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sluice_io::outside::{self, Outside};
+use sluice_io::source::Seen;
 
 mod process;
 
@@ -66,6 +67,8 @@ pub(crate) enum Question {
     NameOf(u32),
     /// Whether a process listens at this socket.
     Listens(PathBuf),
+    /// Which process locks a file from a byte on.
+    Holder(String, u64),
     /// Starts a program with this text on its standard input.
     Program(PathBuf, String),
     /// Posts this text to a URL.
@@ -79,6 +82,8 @@ pub(crate) enum Answer {
     Number(Option<u32>),
     Name(Option<String>),
     Listens(bool),
+    /// A process, and whether all were examined.
+    Holder(Option<u32>, bool),
     Done(Result<(), String>),
 }
 
@@ -212,6 +217,13 @@ impl Outside for Names {
     fn listens(&self, path: &Path) -> bool {
         // A socket of which nothing is known is another process's.
         !matches!(self.0.ask(Question::Listens(path.to_owned())), Ok((Answer::Listens(false), _)))
+    }
+
+    fn holder(&self, file: &str, start: u64) -> Seen {
+        match self.0.ask(Question::Holder(file.to_owned(), start)) {
+            Ok((Answer::Holder(pid, is_all), _)) => Seen { pid, is_all },
+            _ => Seen { pid: None, is_all: false },
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sluice_io::source::{Seen, look_for_holder};
 use sluice_io::{jail, socket_file, users};
 
 use super::{Answer, Order, Permit, Question, receive, send};
@@ -65,7 +66,7 @@ const NOT_NAMED: &str = "the host file did not name it when the daemon started: 
 
 fn is_permitted(permits: &BTreeSet<Permit>, question: &Question) -> bool {
     match question {
-        Question::User(_) | Question::Group(_) | Question::NameOf(_) => true,
+        Question::User(_) | Question::Group(_) | Question::NameOf(_) | Question::Holder(..) => true,
         Question::Listens(path) => path.parent().is_some_and(|folder| is_below(permits, folder)),
         Question::Program(program, _) => permits.contains(&Permit::Program(program.clone())),
         Question::Webhook(url, _) => permits.contains(&Permit::Webhook(url.clone())),
@@ -93,6 +94,10 @@ fn carry_out(question: Question, alerts: &AtomicUsize, reply: impl FnOnce(Answer
         Question::User(name) => Answer::Number(users::user(&name)),
         Question::Group(name) => Answer::Number(users::group(&name)),
         Question::NameOf(uid) => Answer::Name(users::name_of(uid)),
+        Question::Holder(file, start) => {
+            let Seen { pid, is_all } = look_for_holder(&file, start);
+            Answer::Holder(pid, is_all)
+        }
         Question::Listens(path) => Answer::Listens(socket_file::listens(&path)),
         Question::Program(program, body) => alert(&|| deliver::run(&program, &body, deliver::TIMEOUT)),
         Question::Webhook(url, body) => alert(&|| deliver::post(&url, &body)),

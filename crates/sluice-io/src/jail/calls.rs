@@ -89,6 +89,7 @@ const LINKS: &[(&str, u64)] = &[
     ("SIOCGIFMTU", 0x8921),
     ("SIOCSIFMTU", 0x8922),
     ("SIOCGIFHWADDR", 0x8927),
+    ("SIOCSIFHWADDR", 0x8924),
     ("SIOCGIFINDEX", 0x8933),
     ("SIOCGIFNAME", 0x8910),
     ("SIOCETHTOOL", 0x8946),

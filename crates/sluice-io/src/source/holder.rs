@@ -13,6 +13,7 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use crate::outside;
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};
 
 /// `f_type` of file systems whose locks are held only on this host: ext2 to ext4, xfs, btrfs, tmpfs.
@@ -54,31 +55,23 @@ impl Holder {
     /// Finds a process with a descriptor whose description locks the file of `fd` from byte `start`. `shown` is the
     /// file as fdinfo shows it. Without it, it is derived from `fstat`, which on btrfs reports another device.
     pub(super) fn find(fd: BorrowedFd<'_>, shown: Option<String>, start: u64) -> Self {
-        let (Ok(stat), Ok(processes)) = (fstat(fd), fs::read_dir("/proc")) else {
-            return Self::Unknown;
-        };
+        let Ok(stat) = fstat(fd) else { return Self::Unknown };
         let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         let is_local = is_block_device || fstatfs(fd).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)));
         let is_in =
             |kind: &str, id: &str| fs::read_link(format!("/proc/self/ns/{kind}")).is_ok_and(|own| own == Path::new(id));
-        let mut all_seen = shown.is_some() && is_local && is_in("pid", INITIAL_PID_NAMESPACE);
-        // If /proc hides processes of other users, it hides the first one too.
-        let mut first_listed = false;
+        let is_visible = shown.is_some() && is_local && is_in("pid", INITIAL_PID_NAMESPACE);
         let by_stat = || format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
         let file = shown.unwrap_or_else(by_stat);
-        let is_root = rustix::process::geteuid().is_root() && is_in("user", INITIAL_USER_NAMESPACE);
-        for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-            first_listed |= pid == 1;
-            match has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start) {
-                Ok(true) => return Self::by_pid(pid),
-                Ok(false) => {}
-                // The process has ended in the meantime, or is about to.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
-                // Processes that even root may not inspect are supervisors of the host, which have no disks open.
-                Err(_) => all_seen &= is_root,
-            }
+        if has_lock(Path::new("/proc/self/fdinfo"), &file, start).unwrap_or(false) {
+            return Self::ThisProcess;
         }
-        if all_seen && first_listed { Self::Gone } else { Self::Unknown }
+        let seen = outside::get().map_or_else(|| look(&file, start), |outside| outside.holder(&file, start));
+        match seen {
+            Seen { pid: Some(pid), .. } => Self::by_pid(pid),
+            Seen { is_all: true, .. } if is_visible => Self::Gone,
+            Seen { .. } => Self::Unknown,
+        }
     }
 
     /// Whether only the kernel can release the lock: no process has it, or one that was killed and waits for its
@@ -90,6 +83,37 @@ impl Holder {
             Self::Process { pid, .. } => is_dying(*pid),
         }
     }
+}
+
+/// What a look at all processes has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// A process with such a descriptor.
+    pub pid: Option<u32>,
+    /// Whether every process was examined.
+    pub is_all: bool,
+}
+
+/// Looks at all processes for a descriptor whose description locks `file`, as fdinfo shows it, from byte `start`.
+#[must_use]
+pub fn look(file: &str, start: u64) -> Seen {
+    let Ok(processes) = fs::read_dir("/proc") else { return Seen { pid: None, is_all: false } };
+    let is_initial = fs::read_link("/proc/self/ns/user").is_ok_and(|own| own == Path::new(INITIAL_USER_NAMESPACE));
+    let is_root = rustix::process::geteuid().is_root() && is_initial;
+    // If /proc hides processes of other users, it hides the first one too.
+    let (mut first_listed, mut is_all) = (false, true);
+    for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        first_listed |= pid == 1;
+        match has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), file, start) {
+            Ok(true) => return Seen { pid: Some(pid), is_all },
+            Ok(false) => {}
+            // The process has ended in the meantime, or is about to.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            // Processes that even root may not inspect are supervisors of the host, which have no disks open.
+            Err(_) => is_all &= is_root,
+        }
+    }
+    Seen { pid: None, is_all: is_all && first_listed }
 }
 
 /// Whether a process is ending: it is a zombie, all its threads are exiting, or it was sent SIGKILL.

@@ -59,7 +59,7 @@ pub use extents::ExtentMap;
 pub use facts::Facts;
 pub use faults::{Failure, FaultReport, FileSizes};
 pub use format::Format;
-pub use holder::Holder;
+pub use holder::{Holder, Seen, look as look_for_holder};
 pub use loss::Loss;
 pub use open::{FormatCheck, Located, SourceSpec};
 pub use opened::{Descriptor, FileId, Source};
