@@ -5,7 +5,7 @@
 
 use std::env;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
@@ -14,12 +14,23 @@ const FIRST: RawFd = 3;
 /// Maximum number of them.
 const COUNT_MAX: RawFd = 1 << 16;
 
-/// Returns the descriptors with their names. Later calls return none. Until then other programs would inherit them.
+/// The descriptors with their names, from the first look on.
+static HELD: Mutex<Option<Vec<(String, OwnedFd)>>> = Mutex::new(None);
+
+/// Keeps the descriptors from programs that this process starts, which would inherit them.
+pub fn hold() {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(passed);
+}
+
+/// Returns the descriptors with their names. Later calls return none.
 #[must_use]
 pub fn take() -> Vec<(String, OwnedFd)> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
+    std::mem::take(HELD.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(passed))
+}
+
+fn passed() -> Vec<(String, OwnedFd)> {
     let number = |key: &str| env::var(key).ok()?.parse::<u32>().ok();
-    if TAKEN.swap(true, Ordering::Relaxed) || number("LISTEN_PID") != Some(std::process::id()) {
+    if number("LISTEN_PID") != Some(std::process::id()) {
         return Vec::new();
     }
     let count = RawFd::try_from(number("LISTEN_FDS").unwrap_or(0)).unwrap_or(0).min(COUNT_MAX);

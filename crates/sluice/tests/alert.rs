@@ -101,7 +101,11 @@ fn a_test_without_a_table_says_which_to_write() {
         "{}",
         refused.stderr
     );
-    daemon.accept(&host(&place, "[alert.latency]\ncommand = \"/bin/true\"\n"));
+    let with = host(&place, "[alert.latency]\ncommand = \"/bin/true\"\n");
+    let refused = daemon.reload(&with);
+    assert!(refused.contains("the program /bin/true. Restart the daemon"), "{refused}");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let _daemon = Daemon::serve(&place, &with);
     ask(&place, &["alert", "--test", "latency"]).ok();
     assert!(ask(&place, &["alert", "--test", "down"]).failed().contains("no table [alert.down]"));
     assert!(ask(&place, &["alert", "--test", "dwn"]).failed().contains("There is no class 'dwn'"));

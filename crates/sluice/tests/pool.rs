@@ -90,28 +90,25 @@ fn a_vm_had_no_minimum_of_storage_that_other_hosts_used() {
         let (place, disk) = (&places[usize::from(number) - 1], throttled.file());
         HostFile { place, disk, number, device, meeting: is_pool.then_some(meeting.as_path()), vm }.text()
     };
-    let daemons: Vec<Daemon> =
-        (1..=4).map(|number| Daemon::serve(&places[usize::from(number) - 1], &file(number, false))).collect();
     let depth = |number| if number == 1 { 16 } else { 32 };
-    let _loads: Vec<Running> =
-        (1..=4).map(|number| load(&places[usize::from(number) - 1], number, depth(number))).collect();
-    let served = |number: u8| {
-        let accounts = daemons[usize::from(number) - 1].accounts();
-        accounts.vm(&format!("v{number}"))["completed"]["read"].as_u64().unwrap()
-    };
+    let sees_all = |place: &Place| pool(place)["hosts"].as_array().is_some_and(|hosts| hosts.len() == 4);
     // Requests of the first one while all of them completed 8,000.
-    let of_first = || {
+    let of_first = |is_pool: bool| {
+        let at = |number: u8| &places[usize::from(number) - 1];
+        let daemons: Vec<Daemon> = (1..=4).map(|number| Daemon::serve(at(number), &file(number, is_pool))).collect();
+        let _loads: Vec<Running> = (1..=4).map(|number| load(at(number), number, depth(number))).collect();
+        let served = |number: u8| {
+            let accounts = daemons[usize::from(number) - 1].accounts();
+            accounts.vm(&format!("v{number}"))["completed"]["read"].as_u64().unwrap()
+        };
         until("all are served", || (1..=4).all(|number| served(number) > 0));
+        until("hosts see each other", || !is_pool || places.iter().all(sees_all));
         let all = || (1..=4).map(served).sum::<u64>();
         let (before, begin) = (all(), served(1));
         until("8,000 requests are served", || all() >= before + 8000);
         served(1) - begin
     };
-    let without = of_first();
-    (1..=4).for_each(|number| daemons[usize::from(number) - 1].accept(&file(number, true)));
-    let sees_all = |place: &Place| pool(place)["hosts"].as_array().is_some_and(|hosts| hosts.len() == 4);
-    until("hosts see each other", || places.iter().all(sees_all));
-    let with = of_first();
+    let (without, with) = (of_first(false), of_first(true));
     assert!(with > 2 * without, "{with} of 8,000 requests with a pool, {without} without");
 }
 

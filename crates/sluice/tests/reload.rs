@@ -503,8 +503,10 @@ fn a_socket_moved_between_volumes_in_one_reload_was_taken_for_that_of_another_pr
     // If the change is rejected for another reason, the socket is kept.
     let missing = place.volume("c", "v", &place.file("missing.img"), "");
     assert!(daemon.apply(&place, &(after.clone() + &missing)).failed().contains("missing.img"));
+    let log = place.file("nowhere/log");
     let late = format!(
-        "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"/nowhere/log\"\n"
+        "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"{}\"\n",
+        log.display()
     );
     assert!(daemon.apply(&place, &late).failed().contains("Device late"));
     before.write(0, &noise(1, 4096)).unwrap();

@@ -9,13 +9,14 @@
 //! (`look.rs`): a path that hangs hangs that process. System calls are filtered when the daemon has read its state, before it opens a volume:
 //! what a start opens, it opens as a reload does.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_api::status::{self, JailLayer, LayerState, RefusedCall};
 use sluice_config::{Host, Jail as Settings, Layer};
 use sluice_io::backend::rings;
+use sluice_io::inherited;
 use sluice_io::jail::{self, Feature};
 
 mod kernel;
@@ -28,7 +29,7 @@ pub use kernel::findings;
 use crate::failure::Failure;
 use crate::launcher;
 use crate::reach::Reach;
-use look::Look;
+use look::{Look, Right};
 
 /// Rings in addition to those of the devices and uplinks at the start: for devices of a reload.
 const SPARE_RINGS: usize = 4;
@@ -50,22 +51,24 @@ pub struct Jail {
     warnings: Vec<String>,
     /// What the host file named at the start.
     reach: Reach,
+    /// What landlock allows.
+    allowed: Vec<PathBuf>,
 }
 
 impl Jail {
     /// Begins the seal of a daemon with this host file: all that must be done before the first other thread.
     #[must_use]
     pub fn begin(file: &Path) -> Jail {
+        // What the seal starts must not keep them open.
+        inherited::hold();
         let look = match Look::ask(file) {
             Ok(look) => look,
             Err(why) => return Jail::without(&why),
         };
-        let mut jail = Jail {
-            settings: look.settings.clone(),
-            layers: Vec::new(),
-            warnings: look.warnings.clone(),
-            reach: look.reach.clone(),
-        };
+        let allowed =
+            look.rules.iter().filter(|rule| rule.right != Right::Read).map(|rule| rule.path.clone()).collect();
+        let (settings, warnings, reach) = (look.settings.clone(), look.warnings.clone(), look.reach.clone());
+        let mut jail = Jail { settings, layers: Vec::new(), warnings, reach, allowed };
         match launcher::start(&jail.reach) {
             Ok(launcher) => drop(LAUNCHER.lock().unwrap_or_else(PoisonError::into_inner).replace(launcher)),
             Err(error) => {
@@ -80,7 +83,13 @@ impl Jail {
     /// The seal of a daemon that does not know what to allow.
     fn without(why: &str) -> Jail {
         let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::Missing(why.to_owned()))).collect();
-        Jail { settings: Settings::default(), layers, warnings: Vec::new(), reach: Reach::default() }
+        Jail {
+            settings: Settings::default(),
+            layers,
+            warnings: Vec::new(),
+            reach: Reach::default(),
+            allowed: Vec::new(),
+        }
     }
 
     /// Puts a layer into force, if it is wanted.

@@ -56,7 +56,7 @@ fn access(rule: &Rule) -> BitFlags<AccessFs> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let all = match rule.right {
         Right::Read => read,
-        Right::Kernel => read | AccessFs::WriteFile,
+        Right::Kernel => read | AccessFs::WriteFile | AccessFs::Truncate,
         Right::Device => read | AccessFs::WriteFile | AccessFs::IoctlDev,
         Right::Write => {
             AccessFs::from_all(VERSION)

@@ -38,15 +38,15 @@ impl Jail {
     /// Folders that a host names and no rule covers.
     fn folders(&self, now: &Reach) -> BTreeSet<PathBuf> {
         let then = &self.reach;
-        let parents = |reach: &Reach| -> BTreeSet<PathBuf> {
-            let sources = reach.sources.keys().filter_map(|source| source.parent());
-            let disks = reach.disks.iter().filter_map(|disk| disk.parent());
-            sources.chain(disks).map(Path::to_owned).collect()
+        // A file or folder that says which disk a device is, is not opened.
+        let opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
+        let all = |reach: &Reach| -> BTreeSet<PathBuf> {
+            let disks = reach.disks.iter().filter(opened);
+            let parents = reach.sources.keys().chain(disks).filter_map(|path| path.parent()).map(Path::to_owned);
+            parents.chain(reach.folders.iter().chain(&reach.sockets).cloned()).collect()
         };
-        let mut covered: BTreeSet<PathBuf> = parents(then);
-        covered.extend(then.folders.iter().chain(&then.sockets).cloned());
-        let mut named = parents(now);
-        named.extend(now.folders.iter().chain(&now.sockets).cloned());
+        let (mut covered, mut named) = (all(then), all(now));
+        covered.extend(self.allowed.iter().cloned());
         named.retain(|path| !covered.iter().any(|root| path.starts_with(root)));
         named
     }
@@ -68,7 +68,13 @@ mod tests {
 
     fn sealed(text: &str) -> Jail {
         let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::InForce(None))).collect();
-        Jail { settings: sluice_config::Jail::Full, layers, warnings: Vec::new(), reach: Reach::of(&host(text)) }
+        Jail {
+            settings: sluice_config::Jail::Full,
+            layers,
+            warnings: Vec::new(),
+            reach: Reach::of(&host(text)),
+            allowed: Vec::new(),
+        }
     }
 
     #[test]

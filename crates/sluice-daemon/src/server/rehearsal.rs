@@ -53,9 +53,10 @@ impl ProblemKind {
     fn of(error: &ServerError, tolerance: Tolerance) -> ProblemKind {
         match error {
             ServerError::Listen(ListenError::InUse(_))
-            | ServerError::Volume { source: SourceError::Busy { holder: Holder::Process { .. }, .. }, .. } => {
-                ProblemKind::Taken
-            }
+            | ServerError::Volume {
+                source: SourceError::Busy { holder: Holder::Process { .. } | Holder::Unknown, .. },
+                ..
+            } => ProblemKind::Taken,
             error if tolerance.covers(error) => ProblemKind::OutOfService,
             _ => ProblemKind::Fatal,
         }

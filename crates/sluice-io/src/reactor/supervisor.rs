@@ -53,6 +53,9 @@ pub(crate) fn run<A: Actor>(
     started: &Sender<io::Result<()>>,
     life: &Life,
 ) -> Option<Snapshot> {
+    // The thread may have had another device.
+    #[cfg(test)]
+    crate::reactor::faults::refuse_restarts(0);
     set_timer_slack();
     priority::start(A::name(spec));
     let (state, helper) = match Reactor::build(spec, mailbox, 0) {

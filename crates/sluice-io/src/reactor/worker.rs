@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-type Work = Box<dyn FnOnce() + Send>;
+/// Work for a device, which returns how its end is reported.
+type Work = Box<dyn FnOnce() -> Report + Send>;
+type Report = Box<dyn FnOnce() + Send>;
 
 /// Threads without a device.
 static IDLE: Mutex<Vec<Sender<Work>>> = Mutex::new(Vec::new());
@@ -36,8 +38,10 @@ impl<T: Send + 'static> Job<T> {
                 let _ = rustix::thread::set_name(&name);
             }
             let result = work();
-            drop(own);
-            let _ = sender.send(result);
+            Box::new(move || {
+                drop(own);
+                let _ = sender.send(result);
+            })
         });
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let left = match idle {
@@ -64,9 +68,11 @@ impl<T: Send + 'static> Job<T> {
 /// Works until the process ends.
 fn run(mut work: Work) {
     loop {
-        work();
+        let report = work();
         let (sender, next) = channel();
         IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        // Who hears of the end may start the next device at once, and finds this thread.
+        report();
         match next.recv() {
             Ok(next) => work = next,
             Err(_) => return,

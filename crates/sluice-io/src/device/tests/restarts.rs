@@ -1,6 +1,7 @@
 //! Restarts of a device thread.
 
 use super::*;
+use crate::backend::rings;
 
 #[test]
 fn a_thread_that_panicked_restarts_with_its_volumes() {
@@ -174,4 +175,31 @@ fn a_thread_that_failed_during_a_drain_was_restarted() {
         assert_eq!(device.health(), Health::Ended);
         assert!(went_down.try_recv().is_err(), "it was stopped");
     }
+}
+
+/// A sealed process makes no ring. It runs in a process of its own, because the rings are those of the process.
+#[test]
+fn restarts_and_devices_that_follow_each_other_use_up_no_ring() {
+    const SEALED: &str = "SLUICE_TEST_OF_SEALED_RINGS";
+    const NAME: &str = "device::tests::restarts::restarts_and_devices_that_follow_each_other_use_up_no_ring";
+    if std::env::var_os(SEALED).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = command.args(["--exact", NAME]).env(SEALED, "").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        return assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    }
+    rings::fill(1).unwrap();
+    rings::seal();
+    for _ in 0..200 {
+        let device = device(None);
+        add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
+        device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
+        while device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
+        let mut client = connect(&device, 1 << 20);
+        assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
+    }
+    assert_eq!(rings::count(), Some(rings::Count { free: 0, lost: 0 }));
+    let _only = device(None);
+    let Err(error) = Device::start(spec(None)) else { panic!("there is one ring") };
+    assert!(error.to_string().contains("rings are used up: restart it"), "{error}");
 }
