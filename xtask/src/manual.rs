@@ -5,12 +5,14 @@
 
 use crate::{Verb, workspace};
 use sluice_config::fields::{Choice, HOST, Key, Part, Section};
+use sluice_io::backend::rings::{FLAGS, OPERATIONS, REGISTRATIONS};
+use sluice_io::jail::calls::{CALLS, DEADLY, Feature, Only, Socket, plain};
 use sluice_sched::Descriptor;
 use sluice_sim::scenario::file::fields::SCENARIO;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Generate docs/host-file.md, docs/scenario-file.md, docs/schedulers/*.md and docs/commands.md from the code.
+/// Generate docs/host-file.md, docs/scenario-file.md, docs/sealed.md, docs/schedulers/*.md and docs/commands.md from the code.
 #[derive(clap::Args)]
 pub(crate) struct Manual {}
 
@@ -32,8 +34,11 @@ impl Verb for Manual {
 
 /// Returns the path and text of each generated page.
 fn pages() -> Vec<(String, String)> {
-    let mut pages =
-        vec![("docs/host-file.md".to_owned(), host_file()), ("docs/scenario-file.md".to_owned(), scenario_file())];
+    let mut pages = vec![
+        ("docs/host-file.md".to_owned(), host_file()),
+        ("docs/scenario-file.md".to_owned(), scenario_file()),
+        ("docs/sealed.md".to_owned(), sealed()),
+    ];
     for descriptor in sluice_papers::ALL {
         pages.push((format!("docs/schedulers/{}.md", descriptor.name), scheduler(descriptor)));
     }
@@ -65,6 +70,53 @@ fn scenario_file() -> String {
     );
     parts(&mut text, &SCENARIO);
     text
+}
+
+/// What a sealed daemon may do, from the lists that the kernel gets.
+fn sealed() -> String {
+    let mut text = format!("{MADE}# What a sealed daemon may do\n\n");
+    text.push_str(
+        "The daemon [seals itself](service.md#the-seal) before it serves. These are the lists that the kernel gets, each with the reason. A call \
+         that is not on them fails with ENOSYS, is counted and logged. Folders come from the host file: `sluice check --unit` names them.\n\n\
+         ## System calls\n\n| why | calls | with which arguments |\n|---|---|---|\n",
+    );
+    for group in CALLS {
+        let names: Vec<String> = group.calls.iter().map(|(name, _)| format!("`{}`", plain(name))).collect();
+        let _ = writeln!(text, "| {} | {} | {} |", group.reason, names.join(" "), arguments(group.only));
+    }
+    let deadly: Vec<String> = DEADLY.iter().map(|(name, _)| format!("`{}`", plain(name))).collect();
+    let _ = write!(text, "\nThe daemon never makes these, and one of them ends it: {}.\n", deadly.join(" "));
+    text.push_str("\n## Operations of io_uring\n\n| operation | why |\n|---|---|\n");
+    for operation in OPERATIONS {
+        let _ = writeln!(text, "| `{}` | {} |", operation.name, operation.reason);
+    }
+    let _ = write!(
+        text,
+        "\nFlags of an operation: `{:?}`. Register operations:\n\n| operation | why |\n|---|---|\n",
+        FLAGS
+    );
+    for operation in REGISTRATIONS {
+        let _ = writeln!(text, "| `{}` | {} |", operation.name, operation.reason);
+    }
+    text
+}
+
+/// With which arguments calls are allowed, in words.
+fn arguments(only: Only) -> String {
+    let listed =
+        |values: &[(&str, u64)]| values.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(" ");
+    let socket = |socket: &Socket| match socket.feature {
+        Feature::Always => socket.name.to_owned(),
+        Feature::Tcp => format!("{} (if the host file has a TCP port)", socket.name),
+        Feature::Links => format!("{} (if it has an uplink)", socket.name),
+    };
+    match only {
+        Only::All => "any".to_owned(),
+        Only::One(_, values) => listed(values),
+        Only::Bits(_, _, _, words) => words.to_owned(),
+        Only::Own(_) => "of this process".to_owned(),
+        Only::Sockets(sockets) => sockets.iter().map(socket).collect::<Vec<_>>().join(", "),
+    }
 }
 
 /// Writes the options of a choice, each with its parameters.

@@ -56,6 +56,7 @@ mod released;
 mod reload;
 mod report;
 mod roles;
+mod sealed;
 mod service;
 mod several;
 mod several_disks;

@@ -1,7 +1,8 @@
 //! How-to pages, followed word by word: their files are written and their commands are run, in order.
 //!
 //! Folders of the host are replaced by those of the test, and accounts by the test's. Installation, download, systemd and
-//! KVM are replaced by [`STAND_INS`]: a reload of the service is what the unit runs, `sluice apply --wait`.
+//! KVM are replaced by [`STAND_INS`]: a reload of the service is what the unit runs,
+//! `sluice apply --wait`, and so is a restart, because the daemon's first host file names the folder of the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +18,7 @@ set -euo pipefail
 chown() { [ "$1" = sluice: ]; }
 apt() { [ "$1" = install ] || [ "$*" = update ]; }
 curl() { [ "$1 $2" = "-L -o" ] && qemu-img create -q -f qcow2 "$3" 64M; }
-systemctl() { [ "$*" = "reload sluice" ] && sluice apply --wait "$HOST_FILE"; }
+systemctl() { [ "$2" = sluice ] && [[ "$1" = re@(load|start) ]] && sluice apply --wait "$HOST_FILE"; }
 sluice() { command sluice "$@" || case "$1 $?" in "status 6" | "doctor 1") ;; *) false ;; esac; }
 qemu-system-x86_64() { printf '%s\n' "$@" >"$FOLDER/qemu-arguments"; }
 virsh() {

@@ -83,6 +83,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("docs/service.md", "usr/share/doc/sluicegate/service.md", 0o644),
     ("docs/network.md", "usr/share/doc/sluicegate/network.md", 0o644),
     ("contrib/systemd/own-user.conf", "usr/share/sluice/own-user.conf", 0o644),
+    ("contrib/apparmor/usr.bin.sluiced", "usr/share/sluice/apparmor/usr.bin.sluiced", 0o644),
     ("contrib/systemd/network.conf", "usr/share/doc/sluicegate/network.conf", 0o644),
     ("contrib/systemd/real-time.conf", "usr/share/doc/sluicegate/real-time.conf", 0o644),
     ("docs/host-file.md", "usr/share/doc/sluicegate/host-file.md", 0o644),

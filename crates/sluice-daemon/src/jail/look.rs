@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use sluice_config::{Control, Host, Jail as Settings};
+use sluice_config::{Host, Jail as Settings};
 
+use crate::control::socket;
 use crate::preflight;
 use crate::reach::{Reach, mount_points, through_mount};
 
@@ -27,8 +28,6 @@ const PATH_MAX: Duration = Duration::from_secs(1);
 const PATH_MAX_LATER: Duration = Duration::from_millis(50);
 /// Maximum time of the look.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Folder of the control socket, unless the host file says another.
-const OWN: &str = "/run/sluice";
 
 /// Where an uplink sets its interfaces: that the host has no IPv6 address on a TAP, that a port of a bridge is isolated.
 const KERNEL: [&str; 2] = ["/proc/sys/net/ipv6/conf", "/sys/devices/virtual/net"];
@@ -129,9 +128,8 @@ impl Looking {
     fn at(mut self, file: &Path, host: &Host, state: Option<&Path>) -> Look {
         self.mounts = mount_points();
         let mut reach = Reach::of(host);
-        if host.daemon.control == Control::Default {
-            reach.sockets.insert(PathBuf::from(OWN));
-        }
+        let control = socket::path(&host.daemon);
+        reach.sockets.extend(control.iter().filter_map(|(path, _)| path.parent()).map(Path::to_owned));
         self.system(&reach);
         self.own(file, state);
         for folder in reach.folders.iter().chain(&reach.sockets) {

@@ -1,0 +1,145 @@
+//! A daemon that has sealed itself: what it says of that, what a change may not name, and what is missing with which kernel. What code in
+//! it may try is in the tests of `sluice-client`.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::common::raw::Raw;
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
+
+const ALL: &str = "privileges, landlock, rings, seccomp";
+
+fn host(place: &Place, daemon: &str) -> String {
+    let image = place.image("v.img", MIB);
+    place.control_keys() + daemon + &place.device("") + &place.volume("a", "v", &image, "size = \"1MiB\"")
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+/// The layers of the daemon by their states, and its exit code.
+fn layers(place: &Place, state: &str) -> Vec<String> {
+    let status: Value = serde_json::from_str(&ask(place, &["status"]).stdout).unwrap();
+    let layers = status["jail"]["layers"].as_array().unwrap().clone();
+    let those = layers.iter().filter(|layer| layer["state"] == state);
+    those.map(|layer| layer["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Serves as under a kernel in which these calls fail.
+fn serve_without(place: &Place, daemon: &str, calls: &str) -> Daemon {
+    Daemon::serve_by(place, &host(place, daemon), |command| traced(command, calls))
+}
+
+fn traced(command: &Command, calls: &str) -> Command {
+    let mut strace = tool("strace", "strace");
+    // The daemon stays the child of the test.
+    strace.args(["-D", "-f", "-o", "/dev/null", "-e", calls]);
+    strace.arg(command.get_program()).args(command.get_args());
+    strace
+}
+
+#[test]
+fn what_is_in_force_is_told_by_the_log_status_check_doctor_and_metrics() {
+    let place = Place::new();
+    let metrics = format!("metrics = \"{}\"\n", place.socket("metrics").display());
+    let daemon = Daemon::serve(&place, &host(&place, &metrics));
+    assert!(daemon.stderr().up_to(&["Ready"]).contains(&format!("Sealed layers=\"{ALL}\"")));
+    assert_eq!(layers(&place, "in-force").join(", "), ALL);
+    let table = run(sluice().arg("status").arg("--socket").arg(place.socket("control")));
+    assert!(table.stdout.contains(&format!("Sealed by {ALL}")), "{}", table.stdout);
+    let checked = run(sluice().args(["check", "--host"]).arg(place.file("host.toml"))).ok();
+    assert!(checked.contains(&format!("The daemon seals itself by {ALL}")), "{checked}");
+    let examined = run(sluice().args(["doctor"]));
+    assert!(examined.stdout.contains(&format!("The daemon seals itself by {ALL}")), "{}", examined.stdout);
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{status}");
+    }
+    let exported =
+        run(tool("curl", "curl").args(["-s", "--unix-socket"]).arg(place.socket("metrics")).arg("http://d/metrics"));
+    assert!(exported.stdout.contains("sluice_jail_layer{layer=\"landlock\"} 1"), "{}", exported.stdout);
+    assert!(exported.stdout.contains("sluice_jail_refused_calls_total 0"), "it does what it may");
+}
+
+#[test]
+fn a_layer_can_be_left_out_by_name_and_that_is_said_at_each_start() {
+    let place = Place::new();
+    let without = "jail = { without = [\"landlock\", \"seccomp\"] }\n";
+    let daemon = Daemon::serve(&place, &host(&place, without));
+    let log = daemon.stderr().up_to(&["Ready"]);
+    assert!(log.contains("left out") && log.contains("without=\"landlock, seccomp\""), "{log}");
+    assert_eq!(layers(&place, "left-out"), ["landlock", "seccomp"]);
+    // What it may reach is not restricted then.
+    let elsewhere = Place::new();
+    let image = elsewhere.image("w.img", MIB);
+    daemon.accept(&(host(&place, without) + &place.volume("b", "w", &image, "size = \"1MiB\"")));
+    let changed = daemon.reload(&host(&place, ""));
+    assert!(changed.contains("Restart the daemon to change jail"), "{changed}");
+    let wrong = Daemon::refused(&place, &host(&place, "jail = { without = [\"selinux\"] }\n"));
+    assert!(wrong.contains("write a list of") && wrong.contains("landlock"), "{wrong}");
+    let wrong = Daemon::refused(&place, &host(&place, "jail = \"none\"\n"));
+    assert!(wrong.contains("'none' is not an accepted value"), "{wrong}");
+}
+
+#[test]
+fn a_kernel_without_a_layer_is_told_and_refused_where_all_are_required() {
+    for (calls, layer) in [
+        ("inject=landlock_create_ruleset:error=ENOSYS", "landlock"),
+        ("inject=seccomp:error=EINVAL", "seccomp"),
+        ("inject=capset:error=EPERM", "privileges"),
+    ] {
+        let place = Place::new();
+        let daemon = serve_without(&place, "", calls);
+        let log = daemon.stderr().up_to(&["Ready"]);
+        assert!(log.contains(&format!("Seal: {layer} is missing")), "{layer}: {log}");
+        assert_eq!(layers(&place, "missing"), [layer]);
+        Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap().write(0, &noise(1, 4096)).unwrap();
+        drop(daemon);
+        let file = place.write("required.toml", host(&place, "jail = \"required\"\n"));
+        let mut command = sluice();
+        command.arg("serve").arg(&file);
+        let refused = run(&mut traced(&command, calls)).failed();
+        assert!(refused.contains("jail = \"required\"") && refused.contains(layer), "{refused}");
+    }
+}
+
+#[test]
+fn a_change_that_needs_another_folder_or_program_says_that_it_needs_a_restart() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place, ""));
+    let elsewhere = Place::new();
+    let image = elsewhere.image("w.img", MIB);
+    let more = host(&place, "") + &place.volume("b", "w", &image, "size = \"1MiB\"");
+    let refused = daemon.reload(&more);
+    let folder = format!("the folder {}", elsewhere.folder().display());
+    assert!(refused.contains(&folder) && refused.contains("Restart the daemon"), "{refused}");
+    let socket = format!("export.socket={}", place.volume_socket("b", "w").display());
+    let source = format!("source={}", image.display());
+    let attached = ask(&place, &["attach", "b/w", "device=disk", &source, &socket, "--until-restart"]);
+    assert!(attached.failed().contains(&folder));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let _daemon = Daemon::serve(&place, &more);
+    Raw::open(&place.volume_socket("b", "w"), "b/w").unwrap().write(0, &noise(1, 4096)).unwrap();
+}
+
+/// Landlock goes by files and not by names: a file system that is mounted later is another folder.
+#[test]
+fn a_file_system_that_is_mounted_after_the_seal_is_served() {
+    let place = Place::new();
+    let folder = place.file("images");
+    fs::create_dir(&folder).unwrap();
+    let image = folder.join("v.img");
+    let volume = place.volume("late", "v", &image, "size = \"1MiB\"");
+    let daemon = Daemon::serve(&place, &(host(&place, "") + &volume));
+    let out = || daemon.accounts().0["out_of_service"].clone();
+    assert_eq!(out(), json!(["late/v"]));
+    run(tool("mount", "mount").args(["-t", "tmpfs", "none"]).arg(&folder)).ok();
+    fs::File::create(&image).unwrap().set_len(MIB).unwrap();
+    until("it is served", || out() == json!([]));
+    Raw::open(&place.volume_socket("late", "v"), "late/v").unwrap().write(0, &noise(1, 4096)).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    run(tool("umount", "mount").arg(&folder)).ok();
+}
