@@ -12,7 +12,8 @@ use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 const ALL: &str = "privileges, landlock, rings, seccomp";
 
 fn host(place: &Place, daemon: &str) -> String {
-    let image = place.image("v.img", MIB);
+    let image = place.file("v.img");
+    fs::File::create(&image).unwrap().set_len(MIB).unwrap();
     place.control_keys() + daemon + &place.device("") + &place.volume("a", "v", &image, "size = \"1MiB\"")
 }
 
@@ -131,12 +132,14 @@ fn a_file_system_that_is_mounted_after_the_seal_is_served() {
     let place = Place::new();
     let folder = place.file("images");
     fs::create_dir(&folder).unwrap();
-    let image = folder.join("v.img");
-    let volume = place.volume("late", "v", &image, "size = \"1MiB\"");
-    let daemon = Daemon::serve(&place, &(host(&place, "") + &volume));
+    let image = folder.join("disk/v.img");
+    let device = format!("[device.late]\npath = \"{}\"\n", folder.join("disk").display());
+    let volume = place.volume("late", "v", &image, "size = \"1MiB\"").replace("\"disk\"", "\"late\"");
+    let daemon = Daemon::serve(&place, &(host(&place, "") + &device + &volume));
     let out = || daemon.accounts().0["out_of_service"].clone();
-    assert_eq!(out(), json!(["late/v"]));
+    assert_eq!(out(), json!(["[device]/late", "late/v"]));
     run(tool("mount", "mount").args(["-t", "tmpfs", "none"]).arg(&folder)).ok();
+    fs::create_dir(folder.join("disk")).unwrap();
     fs::File::create(&image).unwrap().set_len(MIB).unwrap();
     until("it is served", || out() == json!([]));
     Raw::open(&place.volume_socket("late", "v"), "late/v").unwrap().write(0, &noise(1, 4096)).unwrap();

@@ -214,17 +214,25 @@ impl Looking {
                 self.folder(found.path.parent().unwrap_or(folder), right);
                 self.folder(folder, Right::Read);
             }
-            // Its file system may be mounted later.
-            None => match folder.parent().filter(|parent| *parent != Path::new("/")) {
-                Some(parent) => self.nearest(parent, right),
-                None => {
-                    self.folder(folder, right);
-                    let (source, folder) = (source.display(), folder.display());
-                    self.warnings.push(format!(
-                        "{source} is missing: if its file system is mounted at {folder} later, restart the daemon"
-                    ));
+            None => self.missing(source, right),
+        }
+    }
+
+    /// Allows an image whose file system may be mounted later: at the nearest folder that exists, or below it.
+    fn missing(&mut self, source: &Path, right: Right) {
+        let mut folders = source.ancestors().skip(1);
+        let Some(nearest) = folders.find(|folder| self.look(folder).is_some()) else { return };
+        match nearest.parent().filter(|parent| *parent != Path::new("/")) {
+            Some(parent) => self.rule(parent, right),
+            None => {
+                let (source, shown) = (source.display(), nearest.display());
+                self.warnings.push(format!(
+                    "{source} is missing: if its file system is mounted at {shown} later, restart the daemon"
+                ));
+                if nearest != Path::new("/") {
+                    self.rule(nearest, right);
                 }
-            },
+            }
         }
     }
 

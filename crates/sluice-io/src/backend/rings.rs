@@ -33,7 +33,6 @@ const fn operation(name: &'static str, code: u8, reason: &'static str) -> Operat
 
 /// Operations that a restricted ring carries out.
 pub const OPERATIONS: &[Operation] = &[
-    operation("Nop", opcode::Nop::CODE, "wakes a loop"),
     operation("Read", opcode::Read::CODE, "data of volumes; kicks and wake-ups"),
     operation("Readv", opcode::Readv::CODE, "data of volumes into several pieces of guest memory"),
     operation("Write", opcode::Write::CODE, "data of volumes; interrupts"),

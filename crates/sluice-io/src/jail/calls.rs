@@ -88,13 +88,9 @@ const LINKS: &[(&str, u64)] = &[
     ("SIOCSIFFLAGS", 0x8914),
     ("SIOCGIFMTU", 0x8921),
     ("SIOCSIFMTU", 0x8922),
-    ("SIOCGIFHWADDR", 0x8927),
     ("SIOCSIFHWADDR", 0x8924),
     ("SIOCGIFINDEX", 0x8933),
-    ("SIOCGIFNAME", 0x8910),
-    ("SIOCETHTOOL", 0x8946),
     ("SIOCBRADDIF", 0x89a2),
-    ("SIOCBRDELIF", 0x89a3),
 ];
 
 /// Kinds of sockets.
@@ -126,29 +122,29 @@ pub const CALLS: &[Group] = &[
     all(
         "files that are open: control sockets, logs, state, database",
         calls![
-            SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_lseek SYS_close
-            SYS_fstat SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fallocate SYS_flock SYS_fcntl SYS_dup SYS_dup3
+            SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_lseek SYS_close
+            SYS_fstat SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fallocate SYS_flock SYS_fcntl SYS_dup
         ],
     ),
     all(
         "files of the folders that landlock allows",
         calls![
-            SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_fstatfs SYS_statfs SYS_faccessat SYS_faccessat2 SYS_readlinkat
-            SYS_getdents64 SYS_getcwd SYS_chdir SYS_fchdir SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_fchmod
-            SYS_fchmodat SYS_fchown SYS_fchownat SYS_utimensat SYS_umask SYS_getxattr SYS_fgetxattr SYS_lgetxattr
+            SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_fstatfs SYS_statfs SYS_faccessat2 SYS_readlinkat
+            SYS_getdents64 SYS_getcwd SYS_fchdir SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_fchmod
+            SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask SYS_getxattr SYS_fgetxattr
         ],
     ),
     #[cfg(target_arch = "x86_64")]
     all(
         "the same, as the C library and SQLite call them",
         calls![
-            SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_poll
-            SYS_epoll_wait SYS_time
+            SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_poll
+            SYS_epoll_wait
         ],
     ),
     all("memory that a VMM shares, for requests in flight", calls![SYS_memfd_create]),
     only("memory", calls![SYS_mmap SYS_mprotect], NOT_EXECUTABLE),
-    all("memory", calls![SYS_munmap SYS_mremap SYS_madvise SYS_brk SYS_mincore SYS_membarrier]),
+    all("memory", calls![SYS_munmap SYS_mremap SYS_madvise SYS_brk SYS_membarrier]),
     only(
         "threads",
         calls![SYS_clone],
@@ -162,8 +158,8 @@ pub const CALLS: &[Group] = &[
     all(
         "threads",
         calls![
-            SYS_exit SYS_exit_group SYS_futex SYS_set_robust_list SYS_rseq SYS_set_tid_address SYS_sched_yield SYS_sched_getaffinity
-            SYS_sched_getparam SYS_sched_getscheduler SYS_sched_setscheduler SYS_gettid SYS_getpid SYS_getppid SYS_sigaltstack
+            SYS_exit SYS_exit_group SYS_futex SYS_set_robust_list SYS_rseq SYS_sched_yield SYS_sched_getaffinity
+            SYS_sched_getscheduler SYS_sched_setscheduler SYS_gettid SYS_getpid SYS_getppid SYS_sigaltstack
             SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_restart_syscall
         ],
     ),
@@ -176,26 +172,23 @@ pub const CALLS: &[Group] = &[
     all(
         "time, numbers of users and of this process",
         calls![
-            SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getrandom SYS_getuid SYS_geteuid
-            SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_getrusage SYS_sysinfo SYS_uname SYS_getcpu
+            SYS_clock_gettime SYS_clock_nanosleep SYS_nanosleep SYS_getrandom SYS_getuid SYS_geteuid
+            SYS_getgid SYS_getegid SYS_getgroups
         ],
     ),
     only("limits are read and not set", calls![SYS_prlimit64], Only::Bits(2, u64::MAX, 0, "reads alone")),
-    all(
-        "waiting",
-        calls![SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_ppoll SYS_eventfd2 SYS_pipe2],
-    ),
+    all("waiting", calls![SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_ppoll SYS_eventfd2]),
     only("sockets that listen", calls![SYS_socket], Only::Sockets(SOCKETS)),
     only("pairs of sockets", calls![SYS_socketpair], Only::One(0, values![AF_UNIX])),
     all(
         "sockets that exist",
         calls![
-            SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_shutdown
+            SYS_bind SYS_listen SYS_accept4 SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_shutdown
             SYS_sendto SYS_sendmsg SYS_recvfrom SYS_recvmsg
         ],
     ),
     only("disks, files and sockets", calls![SYS_ioctl], Only::One(1, DISKS)),
-    only("sockets and terminals", calls![SYS_ioctl], Only::One(1, values![FIONBIO FIONREAD FIOCLEX TCGETS TIOCGWINSZ])),
+    only("sockets and terminals", calls![SYS_ioctl], Only::One(1, values![FIONBIO FIONREAD FIOCLEX TCGETS])),
     only("TAPs and interfaces", calls![SYS_ioctl], Only::One(1, LINKS)),
     all("answered with ENOSYS, so that `clone` is called, whose flags a filter sees", calls![SYS_clone3]),
 ];

@@ -329,7 +329,9 @@ impl Running {
             // polls: a child's exit, for which the standard library has no wait with a bound.
             std::thread::sleep(Duration::from_millis(2));
         };
-        Ended { status, stdout: self.stdout.all(), stderr: self.stderr.all() }
+        let ended = Ended { status, stdout: self.stdout.all(), stderr: self.stderr.all() };
+        assert_only_its_calls(&ended.stderr);
+        ended
     }
 }
 
@@ -337,7 +339,17 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if !std::thread::panicking() {
+            assert_only_its_calls(&self.stderr.so_far());
+        }
     }
+}
+
+/// A daemon that makes a system call which its list does not have says so, and goes on.
+#[track_caller]
+fn assert_only_its_calls(log: &str) {
+    let refused = log.lines().find(|line| line.contains("System calls refused"));
+    assert!(refused.is_none(), "{refused:?}");
 }
 
 /// Polls until the condition holds.

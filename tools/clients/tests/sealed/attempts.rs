@@ -85,7 +85,7 @@ pub(crate) const REFUSED: &[(&str, Attempt)] = &[
         };
         by_ring(opcode::Connect::new(types::Fd(0), (&raw const address).cast(), size_of_val(&address) as u32).build())
     }),
-    ("link operations of a ring", |_| by_ring(opcode::Nop::new().build().flags(squeue::Flags::IO_LINK))),
+    ("link operations of a ring", |_| by_ring(opcode::Fsync::new(types::Fd(0)).build().flags(squeue::Flags::IO_LINK))),
     ("register buffers with a ring", |_| register(0)),
     ("register files with a ring", |_| register(2)),
     ("probe a ring", |_| register(8)),
