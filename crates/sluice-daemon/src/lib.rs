@@ -115,7 +115,6 @@ impl Cli {
                 return pool::helper::serve(&path).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
             }
             Verb::Launcher => {
-                sluice_io::signals::release();
                 return launcher::run().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
             }
             Verb::Look { file } => {

@@ -153,7 +153,8 @@ pub fn never_wait() -> io::Result<()> {
     let output = Outlet::start("stdout", RESULTS_MAX, lost, io::stdout())?;
     let _ = OUTLETS.set(Outlets { error, output, limits });
     std::panic::set_hook(Box::new(|panic| {
-        let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
+        // A thread gets the name of its present device.
+        let thread = rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned();
         let reason = panic.payload_as_str().unwrap_or("of another type than text");
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         sluice_io::reactor::panics::note(panic);

@@ -113,12 +113,17 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";
         Finding::new(Level::Warning, "descriptors", "", text).fix(fix)
     }));
-    if let Err(error) = sluice_io::backend::ring::Ring::new() {
-        let text = format!("cannot be used by this user: {error}");
-        findings.push(Finding::new(Level::Error, "io_uring", "", text).fix("run `sluice doctor`"));
-    }
-    findings.extend(crate::jail::findings(Some(&host)));
+    findings.extend(of_kernel(&host));
     Ok(findings)
+}
+
+/// What the kernel does not do for this user.
+fn of_kernel(host: &Host) -> Vec<Finding> {
+    let ring = sluice_io::backend::ring::Ring::new().err().map(|error| {
+        let text = format!("cannot be used by this user: {error}");
+        Finding::new(Level::Error, "io_uring", "", text).fix("run `sluice doctor`")
+    });
+    ring.into_iter().chain(crate::jail::findings(Some(host))).collect()
 }
 
 /// Returns the host with the changes made at run time that a state directory has, if it is there.

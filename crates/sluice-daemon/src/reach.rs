@@ -74,10 +74,16 @@ impl Reach {
         reach
     }
 
-    /// Whether a program, an address, or anything else of a network is reached.
+    /// Whether anything is reached over a network.
     #[must_use]
     pub fn has_network(&self) -> bool {
         self.links || !self.addresses.is_empty() || !self.webhooks.is_empty()
+    }
+
+    /// Folders in which images are.
+    pub(crate) fn source_folders(&self) -> BTreeSet<PathBuf> {
+        let parents = self.sources.keys().filter_map(|source| source.parent());
+        parents.map(Path::to_owned).chain(self.folders.iter().cloned()).collect()
     }
 
     pub(crate) fn add_folder_of(&mut self, path: &Path) {

@@ -22,7 +22,7 @@ use crate::control::roles::{self, Roles};
 use crate::control::socket::{self, Asked, ControlSocket};
 use crate::events::Events;
 use crate::failure::{Failure, chain};
-use crate::jail::{self, Jail};
+use crate::jail::Jail;
 use crate::metrics;
 use crate::metrics::http::Exporter;
 use crate::monitor::{Board, Monitor};
@@ -73,8 +73,10 @@ impl Serve {
         self.log.clone()
     }
 
-    pub fn run(self, format: Format, jail: Jail) -> Result<(), Failure> {
-        jail::use_launcher()?;
+    pub fn run(self, format: Format, mut jail: Jail) -> Result<(), Failure> {
+        jail.use_launcher()?;
+        // Makes its socket, while that is allowed.
+        notify::notify(&[], &[])?;
         sluice_io::socket_file::keep_new_files_private();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve(format, jail))
@@ -87,7 +89,6 @@ impl Serve {
 
     async fn serve(self, format: Format, jail: Jail) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
-        notify::notify(&[], &[])?;
         sluice_io::signals::release();
         let force = (Force::new(self.force), self.strict);
         let Some(begun) = begin(&self.file, force, &mut signals).await? else { return Ok(()) };
@@ -102,8 +103,7 @@ impl Serve {
             use_real_time();
         }
         let (_control, mut asked) = listen(control)?;
-        let drain_timeout = host.daemon.drain_timeout;
-        let runtime = tokio::runtime::Handle::current();
+        let (drain_timeout, runtime) = (host.daemon.drain_timeout, tokio::runtime::Handle::current());
         let (board, exported) = (Board::default(), metrics::Board::default());
         let _exporter = metrics.map(|bound| Exporter::start(bound, exported.clone())).transpose()?;
         let events = Events::start(begin.folder.as_ref().map(|folder| folder.path().to_owned()))?;

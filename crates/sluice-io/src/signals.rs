@@ -11,6 +11,18 @@ pub fn hold() {
     mask(libc::SIG_BLOCK);
 }
 
+/// Takes from them, and from those of a terminal, that they end this process, for one that ends with another. Programs that it starts have the
+/// default.
+pub fn ignore() {
+    for signal in [libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler does nothing, and the call that it interrupts is restarted.
+        unsafe { libc::signal(signal, nothing as *const () as usize) };
+    }
+    release();
+}
+
+extern "C" fn nothing(_signal: i32) {}
+
 /// Unblocks them for this thread. Signals that arrived in the meantime are delivered.
 pub fn release() {
     mask(libc::SIG_UNBLOCK);

@@ -59,6 +59,8 @@ until [ -e /sys/class/net/v1 ]; do
     runs || { rm /tmp/pid; cat /tmp/log; exit 1; }
     usleep 50000
 done
+# The guest's kernel is Debian's 6.1.
+grep -q 'Sealed layers=.privileges, landlock, rings, seccomp' /tmp/log || { cat /tmp/log; exit 1; }
 ip link set v1 netns vm name eth0
 ip -n vm link set eth0 up
 ";

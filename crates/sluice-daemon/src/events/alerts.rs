@@ -211,13 +211,17 @@ fn start(outgoing: Outgoing) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::path::Path;
+    use std::process::Command;
     use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
 
     use sluice_api::cause::Cause;
     use sluice_api::event::{EventKind, Unit};
 
+    use super::super::deliver::{TIMEOUT, post, run};
     use super::*;
 
     fn event(kind: EventKind) -> Event {

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use sluice_config::{Host, Layer};
+use sluice_config::{Host, Jail as Settings, Layer};
 use sluice_io::backend::rings;
 use sluice_io::jail;
 
-use super::{Standing, missing, paths};
+use super::{Standing, lacking, missing, paths};
 use crate::findings::{Finding, Level};
 
 /// Returns the layers that would be in force for this host, and why others would not.
@@ -23,24 +23,27 @@ pub fn findings(host: Option<&Host>) -> Vec<Finding> {
         if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
     );
     findings.push(Finding::new(Level::Ok, "jail", "", text));
-    findings.extend(layers.iter().filter_map(|(layer, standing)| {
-        let level = match (&settings, standing) {
-            (_, Standing::LeftOut) => {
-                let text = format!("{} is left out, as the host file says", layer.name());
-                return Some(Finding::new(Level::Warning, "jail", "", text).fix("remove it from `jail` in [daemon]"));
-            }
-            (sluice_config::Jail::Required, _) => Level::Error,
-            (_, Standing::Missing(_)) => Level::Warning,
-            (_, Standing::InForce(_)) => Level::Note,
-        };
-        let text = missing(*layer, standing)?;
-        Some(Finding::new(level, "jail", "", text).fix(match layer {
-            Layer::Landlock => "use a kernel with landlock, and name it in lsm= of its command line",
-            Layer::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER, and allow it in the profile of the container",
-            Layer::Rings | Layer::Privileges => "see `sluice doctor`",
-        }))
-    }));
+    findings.extend(layers.iter().filter_map(|(layer, standing)| of_layer(*layer, standing, &settings)));
     findings
+}
+
+/// What is to be said of a layer, beside that it is in force.
+fn of_layer(layer: Layer, standing: &Standing, settings: &Settings) -> Option<Finding> {
+    let found = |level, text| Finding::new(level, "jail", "", text);
+    if *standing == Standing::LeftOut {
+        let text = format!("{} is left out, as the host file says", layer.name());
+        return Some(found(Level::Warning, text).fix("remove it from `jail` in [daemon]"));
+    }
+    if let Some(text) = lacking(layer, standing) {
+        return Some(found(Level::Note, text));
+    }
+    let level = if *settings == Settings::Required { Level::Error } else { Level::Warning };
+    let fix = match layer {
+        Layer::Landlock => "use a kernel with landlock, and name it in lsm= of its command line",
+        Layer::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER, and allow it in the profile of the container",
+        Layer::Rings | Layer::Privileges => "see `sluice doctor`",
+    };
+    Some(found(level, missing(layer, standing)?).fix(fix))
 }
 
 /// Puts a layer into force for a thread that ends then.

@@ -96,8 +96,8 @@ pub fn run(file: &Path) {
     let Ok((files, own)) = sluice_config::load_files(file) else { return };
     let state = preflight::state_path(&own);
     // What was attached at run time. If that cannot be read, the start says so.
-    let host = state.as_ref().and_then(|state| preflight::with_changes(&files, &own, state).ok()).unwrap_or(own);
-    let look = Looking::default().at(file, &host, state.as_deref());
+    let host = state.as_ref().and_then(|state| preflight::with_changes(&files, &own, state).ok());
+    let look = Looking::default().at(file, &own, host.as_ref(), state.as_deref());
     if let Ok(text) = serde_json::to_string(&look) {
         println!("{text}");
     }
@@ -125,11 +125,14 @@ struct Found {
 }
 
 impl Looking {
-    fn at(mut self, file: &Path, host: &Host, state: Option<&Path>) -> Look {
+    /// Looks for the host of the files, and with what was changed at run time.
+    fn at(mut self, file: &Path, own: &Host, changed: Option<&Host>, state: Option<&Path>) -> Look {
         self.mounts = mount_points();
-        let mut reach = Reach::of(host);
-        let control = socket::path(&host.daemon);
+        let mut reach = Reach::of(own);
+        let control = socket::path(&own.daemon);
         reach.sockets.extend(control.iter().filter_map(|(path, _)| path.parent()).map(Path::to_owned));
+        changed.into_iter().for_each(|host| self.add_changes(&mut reach, &Reach::of(host)));
+        self.look_at_all(&reach);
         self.system(&reach);
         self.own(file, state);
         for folder in reach.folders.iter().chain(&reach.sockets) {
@@ -141,9 +144,66 @@ impl Looking {
         for disk in &reach.disks {
             self.disk(disk);
         }
+        self.warn_of_programs(&reach);
         let ports = reach.addresses.iter().map(std::net::SocketAddr::port).collect();
         let rules = self.rules.into_iter().collect();
-        Look { rules, ports, reach, settings: host.daemon.jail.clone(), warnings: self.warnings }
+        Look { rules, ports, reach, settings: own.daemon.jail.clone(), warnings: self.warnings }
+    }
+
+    /// Adds what was attached at run time in the folders of the files. The state, which the daemon itself writes, opens no other ones.
+    fn add_changes(&mut self, reach: &mut Reach, changed: &Reach) {
+        let (sources, sockets) = (reach.source_folders(), reach.sockets.clone());
+        let is_in = |path: &Path, folders: &BTreeSet<PathBuf>| folders.iter().any(|folder| path.starts_with(folder));
+        let new = changed.sources.iter().filter(|(source, _)| !reach.sources.contains_key(*source));
+        let (known, strange): (Vec<_>, Vec<_>) = new.partition(|(source, _)| is_in(source, &sources));
+        let text = |source: &Path| {
+            format!(
+                "{} was attached at run time, and the host file does not name its folder: name it as source_root",
+                source.display()
+            )
+        };
+        self.warnings.extend(strange.into_iter().map(|(source, _)| text(source)));
+        let known: Vec<_> = known.into_iter().map(|(source, is_read_only)| (source.clone(), *is_read_only)).collect();
+        reach.sources.extend(known);
+        reach.sockets.extend(changed.sockets.iter().filter(|folder| is_in(folder, &sockets)).cloned());
+    }
+
+    /// Warns of programs that the daemon could write.
+    fn warn_of_programs(&mut self, reach: &Reach) {
+        let is_open = |program: &&PathBuf| {
+            let writable = self.rules.iter().filter(|rule| rule.right == Right::Write);
+            writable.into_iter().any(|rule| program.starts_with(&rule.path))
+        };
+        let open: Vec<_> = reach.programs.iter().filter(is_open).map(|program| program.display().to_string()).collect();
+        self.warnings.extend(open.iter().map(|program| {
+            format!("The daemon may change {program}, which runs outside its seal: move the program out of the folders of images, sockets and state")
+        }));
+    }
+
+    /// Looks at all images at once, by a thread for each folder: a file system that does not respond keeps no other one waiting.
+    fn look_at_all(&mut self, reach: &Reach) {
+        let mut by_folder: BTreeMap<&Path, Vec<PathBuf>> = BTreeMap::new();
+        for source in reach.sources.keys() {
+            by_folder.entry(source.parent().unwrap_or(source)).or_default().push(source.clone());
+        }
+        let (sender, answers) = channel();
+        for (folder, sources) in by_folder {
+            let (sender, folder) = (sender.clone(), folder.to_owned());
+            let look =
+                move || [folder].into_iter().chain(sources).try_for_each(|path| sender.send((find(&path), path)));
+            // What is not looked at now is looked at alone.
+            let _ = thread::Builder::new().spawn(look);
+        }
+        drop(sender);
+        while let Ok((found, path)) = answers.recv_timeout(PATH_MAX) {
+            self.known.insert(path, found);
+        }
+        for source in reach.sources.keys() {
+            let folder = source.parent().unwrap_or(source);
+            for path in [folder, source] {
+                self.known.entry(path.to_owned()).or_insert(None);
+            }
+        }
     }
 
     /// What the kernel says of itself, time zones, and what every program has.
@@ -163,17 +223,12 @@ impl Looking {
         }
     }
 
-    /// The folders of the host file and of the state. `--persist` writes next to the host file, into a folder that it may have to make.
+    /// The folders of the host file, which the launcher writes for `--persist`, and of the state.
     fn own(&mut self, file: &Path, state: Option<&Path>) {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let target = self.look(&file).map_or_else(|| file.clone(), |found| found.path);
         for folder in [&file, &target].into_iter().filter_map(|file| file.parent()) {
             self.rule(folder, Right::Read);
-        }
-        let drop_ins = file.with_extension("d");
-        match self.look(&drop_ins) {
-            Some(_) => self.rule(&drop_ins, Right::Write),
-            None => file.parent().into_iter().for_each(|folder| self.rule(folder, Right::Write)),
         }
         if let Some(state) = state {
             self.folder(state, Right::Write);
@@ -211,8 +266,11 @@ impl Looking {
         match self.look(source) {
             Some(found) if is_device(&found.path) => self.devices(),
             Some(found) => {
-                self.folder(found.path.parent().unwrap_or(folder), right);
-                self.folder(folder, Right::Read);
+                let real = found.path.parent().unwrap_or(folder);
+                self.folder(real, right);
+                // Its links are read.
+                let is_real = self.look(folder).is_some_and(|found| found.path == real);
+                self.folder(folder, if is_real { right } else { Right::Read });
             }
             None => self.missing(source, right),
         }
@@ -270,13 +328,7 @@ impl Looking {
         }
         let (sender, answer) = channel();
         let own = path.to_owned();
-        let look = move || {
-            let found = std::fs::canonicalize(&own).and_then(|path| {
-                let is_folder = std::fs::metadata(&path)?.is_dir();
-                Ok(Found { path, is_folder })
-            });
-            let _ = sender.send(found.ok());
-        };
+        let look = move || drop(sender.send(find(&own)));
         let started = thread::Builder::new().spawn(look).is_ok();
         let patience = if self.hung.len() < 3 { PATH_MAX } else { PATH_MAX_LATER };
         let found = match answer.recv_timeout(if started { patience } else { Duration::ZERO }) {
@@ -292,6 +344,12 @@ impl Looking {
         self.known.insert(path.to_owned(), found.clone());
         found
     }
+}
+
+fn find(path: &Path) -> Option<Found> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let is_folder = std::fs::metadata(&path).ok()?.is_dir();
+    Some(Found { path, is_folder })
 }
 
 /// Whether a path is in the folder of devices.

@@ -9,15 +9,14 @@
 //! (`look.rs`): a path that hangs hangs that process. System calls are filtered when the daemon has read its state, before it opens a volume:
 //! what a start opens, it opens as a reload does.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_api::status::{self, JailLayer, LayerState, RefusedCall};
 use sluice_config::{Host, Jail as Settings, Layer};
 use sluice_io::backend::rings;
 use sluice_io::inherited;
-use sluice_io::jail::{self, Feature};
+use sluice_io::jail::{self, Feature, Refused};
 
 mod kernel;
 pub mod look;
@@ -27,9 +26,9 @@ mod reload;
 pub use kernel::findings;
 
 use crate::failure::Failure;
-use crate::launcher;
+use crate::launcher::{self, Launcher};
 use crate::reach::Reach;
-use look::{Look, Right};
+use look::{Look, Rule};
 
 /// Rings in addition to those of the devices and uplinks at the start: for devices of a reload.
 const SPARE_RINGS: usize = 4;
@@ -44,6 +43,7 @@ enum Standing {
 }
 
 /// The seal of this process.
+#[derive(Default)]
 pub struct Jail {
     settings: Settings,
     layers: Vec<(Layer, Standing)>,
@@ -52,7 +52,8 @@ pub struct Jail {
     /// What the host file named at the start.
     reach: Reach,
     /// What landlock allows.
-    allowed: Vec<PathBuf>,
+    rules: Vec<Rule>,
+    launcher: Option<Arc<Launcher>>,
 }
 
 impl Jail {
@@ -65,36 +66,36 @@ impl Jail {
             Ok(look) => look,
             Err(why) => return Jail::without(&why),
         };
-        let allowed =
-            look.rules.iter().filter(|rule| rule.right != Right::Read).map(|rule| rule.path.clone()).collect();
-        let (settings, warnings, reach) = (look.settings.clone(), look.warnings.clone(), look.reach.clone());
-        let mut jail = Jail { settings, layers: Vec::new(), warnings, reach, allowed };
-        match launcher::start(&jail.reach) {
-            Ok(launcher) => drop(LAUNCHER.lock().unwrap_or_else(PoisonError::into_inner).replace(launcher)),
+        let Look { rules, ports, reach, settings, warnings } = look;
+        let launcher = match launcher::start(&reach, file) {
+            Ok(launcher) => Some(launcher),
             Err(error) => {
                 return Jail::without(&format!("its process for programs and connections cannot be started: {error}"));
             }
         };
-        jail.put(Layer::Privileges, || jail::close().map(|()| None).map_err(|error| error.to_string()));
-        jail.put(Layer::Landlock, || paths::restrict(&look.rules, &look.ports));
+        let mut jail = Jail { settings, layers: Vec::new(), warnings, reach, rules, launcher };
+        jail.put(Layer::Privileges, |_| jail::close().map(|()| None).map_err(|error| error.to_string()));
+        jail.put(Layer::Landlock, |jail| paths::restrict(&jail.rules, &ports));
         jail
     }
 
-    /// The seal of a daemon that does not know what to allow.
+    /// The seal of a daemon that does not know what to allow. It can only serve a host file that is read at the second attempt.
     fn without(why: &str) -> Jail {
         let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::Missing(why.to_owned()))).collect();
-        Jail {
-            settings: Settings::default(),
-            layers,
-            warnings: Vec::new(),
-            reach: Reach::default(),
-            allowed: Vec::new(),
-        }
+        Jail { layers, ..Jail::default() }
+    }
+
+    /// Uses the launcher from now on, from the first thread on.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn use_launcher(&mut self) -> std::io::Result<()> {
+        self.launcher.take().map_or(Ok(()), launcher::use_from_now)
     }
 
     /// Puts a layer into force, if it is wanted.
-    fn put(&mut self, layer: Layer, put: impl FnOnce() -> Result<Option<String>, String>) {
-        let standing = match self.settings.wants(layer).then(put) {
+    fn put(&mut self, layer: Layer, put: impl FnOnce(&Jail) -> Result<Option<String>, String>) {
+        let standing = match self.settings.wants(layer).then(|| put(self)) {
             None => Standing::LeftOut,
             Some(Ok(lacks)) => Standing::InForce(lacks),
             Some(Err(why)) => Standing::Missing(why),
@@ -110,9 +111,9 @@ impl Jail {
         if self.layers.len() < Layer::ALL.len() {
             let features = features(&self.reach);
             let rings = host.devices.len() + host.uplinks.len() + SPARE_RINGS;
-            self.put(Layer::Rings, || rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()));
+            self.put(Layer::Rings, |_| rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()));
             rings::restrict(self.is_in_force(Layer::Rings));
-            self.put(Layer::Seccomp, || {
+            self.put(Layer::Seccomp, |_| {
                 jail::prepare(rings).map_err(|error| error.to_string())?;
                 jail::seal(&features).map_err(|error| error.to_string())?;
                 rings::seal();
@@ -134,15 +135,19 @@ impl Jail {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
         }
-        let missing: Vec<String> =
-            self.layers.iter().filter_map(|(layer, standing)| missing(*layer, standing)).collect();
+        let texts = |of: fn(Layer, &Standing) -> Option<String>| -> Vec<String> {
+            self.layers.iter().filter_map(|(layer, standing)| of(*layer, standing)).collect()
+        };
+        let (missing, lacking) = (texts(missing).join("; "), texts(lacking));
         if self.settings == Settings::Required && !missing.is_empty() {
-            let text =
-                format!("[daemon] has jail = \"required\", and layers of the seal are missing: {}", missing.join("; "));
+            let text = format!("[daemon] has jail = \"required\", and layers of the seal are missing: {missing}");
             return Err(Failure::Run(text.into()));
         }
-        for text in missing {
-            tracing::warn!("Seal: {text}");
+        if !missing.is_empty() {
+            tracing::warn!("Seal: {missing}");
+        }
+        for text in lacking {
+            tracing::info!("Seal: {text}");
         }
         let left = names(|standing| *standing == Standing::LeftOut);
         if !left.is_empty() {
@@ -196,39 +201,32 @@ pub fn is_changed(host: &Host) -> bool {
     OWN.get().is_some_and(|jail| jail.settings != host.daemon.jail)
 }
 
-/// The launcher between its start and the first thread.
-static LAUNCHER: Mutex<Option<Arc<launcher::Launcher>>> = Mutex::new(None);
-
-/// Uses the launcher that the seal has started, from the first thread on.
-///
-/// # Errors
-/// No thread can be started.
-pub fn use_launcher() -> std::io::Result<()> {
-    let launcher = LAUNCHER.lock().unwrap_or_else(PoisonError::into_inner).take();
-    launcher.map_or(Ok(()), launcher::use_from_now)
-}
-
 /// Writes system calls that were refused since the last call of this. Called once a second.
 pub fn report_refused() {
-    static REPORTED: AtomicU64 = AtomicU64::new(0);
+    static REPORTED: Mutex<Vec<Refused>> = Mutex::new(Vec::new());
     let refused = jail::refused();
-    let times = refused.iter().map(|one| one.times).sum();
-    let before = REPORTED.swap(times, Ordering::Relaxed);
-    if times > before {
-        let calls: Vec<&str> = refused.iter().map(|one| one.call.as_str()).collect();
+    let before = std::mem::replace(&mut *REPORTED.lock().unwrap_or_else(PoisonError::into_inner), refused.clone());
+    let new: Vec<String> = refused.into_iter().filter(|one| !before.contains(one)).map(|one| one.call).collect();
+    if !new.is_empty() {
         tracing::warn!(
-            times = times - before,
-            calls = calls.join(" "),
+            calls = new.join(" "),
             "System calls refused that the sealed daemon does not make: after an update of a library report this; otherwise a client may \
              try to take it over"
         );
     }
 }
 
-/// What a missing layer says.
+/// Why a layer is missing.
 fn missing(layer: Layer, standing: &Standing) -> Option<String> {
     match standing {
         Standing::Missing(why) => Some(format!("{} is missing: {why}", layer.name())),
+        _ => None,
+    }
+}
+
+/// What the kernel lacks of a layer that is in force.
+fn lacking(layer: Layer, standing: &Standing) -> Option<String> {
+    match standing {
         Standing::InForce(Some(lacks)) => Some(format!("{}: {lacks}", layer.name())),
         _ => None,
     }

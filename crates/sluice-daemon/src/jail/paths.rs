@@ -4,13 +4,13 @@ use std::os::fd::AsFd;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
 use super::look::{Right, Rule};
 
 /// What is restricted, as far as the kernel knows it.
-const VERSION: ABI = ABI::V5;
+const VERSION: ABI = ABI::V6;
 
 /// Restricts this thread, and those that it starts. Returns what the kernel lacks.
 ///
@@ -29,7 +29,7 @@ pub(super) fn restrict(rules: &[Rule], ports: &[u16]) -> Result<Option<String>, 
         LandlockStatus::Available { effective_abi, .. } => effective_abi,
     };
     Ok((restricted.ruleset != RulesetStatus::FullyEnforced).then(|| {
-        format!("the kernel has version {} of it, and truncating files, ioctl of devices or ports are not restricted before 5", version as i32)
+        format!("the kernel has version {} of it: before 6 it does not restrict all of truncating files, ioctl of devices, ports and signals", version as i32)
     }))
 }
 
@@ -37,6 +37,8 @@ fn ruleset(rules: &[Rule], ports: &[u16]) -> Result<RulesetCreated, RulesetError
     let created = Ruleset::default()
         .handle_access(AccessFs::from_all(VERSION))?
         .handle_access(AccessNet::from_all(VERSION))?
+        // Sockets without a path are not restricted: the service manager may have one.
+        .scope(Scope::Signal)?
         .create()?;
     // A path that has gone since then needs no rule.
     let opened = rules.iter().filter_map(|rule| Some((rule, PathFd::new(&rule.path).ok()?)));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use sluice_config::{Host, Layer};
 
 use super::Jail;
+use super::look::Right;
 use crate::reach::Reach;
 
 impl Jail {
@@ -16,6 +17,7 @@ impl Jail {
         if self.is_in_force(Layer::Landlock) {
             new.extend(self.folders(&now).iter().map(|path| format!("the folder {}", path.display())));
         }
+        new.extend(self.sockets(&now).map(|path| format!("the folder {}", path.display())));
         new.extend(now.programs.difference(&then.programs).map(|path| format!("the program {}", path.display())));
         new.extend(now.webhooks.difference(&then.webhooks).map(|_| "the webhook".to_owned()));
         new.extend(now.places.difference(&then.places).map(|path| format!("the meeting place {}", path.display())));
@@ -35,20 +37,29 @@ impl Jail {
         })
     }
 
-    /// Folders that a host names and no rule covers.
+    /// Folders that a host names for the first time, and no rule covers.
     fn folders(&self, now: &Reach) -> BTreeSet<PathBuf> {
         let then = &self.reach;
         // A file or folder that says which disk a device is, is not opened.
-        let opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
-        let all = |reach: &Reach| -> BTreeSet<PathBuf> {
-            let disks = reach.disks.iter().filter(opened);
-            let parents = reach.sources.keys().chain(disks).filter_map(|path| path.parent()).map(Path::to_owned);
-            parents.chain(reach.folders.iter().chain(&reach.sockets).cloned()).collect()
-        };
-        let (mut covered, mut named) = (all(then), all(now));
-        covered.extend(self.allowed.iter().cloned());
-        named.retain(|path| !covered.iter().any(|root| path.starts_with(root)));
-        named
+        let is_opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
+        let sources =
+            now.sources.iter().filter(|(source, is_read)| then.sources.get(*source).is_none_or(|old| old != *is_read));
+        let sources = sources.map(|(source, is_read)| (source, if *is_read { Right::Read } else { Right::Write }));
+        let disks = now.disks.difference(&then.disks).filter(is_opened).map(|disk| (disk, Right::Read));
+        let named = sources.chain(disks).filter_map(|(path, right)| Some((path.parent()?, right)));
+        let folders = now.folders.difference(&then.folders).map(|folder| (folder.as_path(), Right::Write));
+        let uncovered = named.chain(folders).filter(|(folder, right)| !self.covers(folder, *right));
+        uncovered.map(|(folder, _)| folder.to_owned()).collect()
+    }
+
+    fn covers(&self, folder: &Path, wanted: Right) -> bool {
+        let is_enough = |right: Right| wanted == Right::Read || right != Right::Read;
+        self.rules.iter().any(|rule| folder.starts_with(&rule.path) && is_enough(rule.right))
+    }
+
+    /// Folders with sockets of VMs that the launcher does not know.
+    fn sockets<'a>(&self, now: &'a Reach) -> impl Iterator<Item = &'a PathBuf> {
+        now.sockets.iter().filter(|folder| !self.reach.sockets.iter().any(|root| folder.starts_with(root)))
     }
 }
 
@@ -57,6 +68,7 @@ mod tests {
     use sluice_config::parse;
 
     use super::super::Standing;
+    use super::super::look::Rule;
     use super::*;
 
     const HOST: &str = "[device.d]\npath = \"/srv/d\"\n[vm.a.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/a\"\n\
@@ -68,13 +80,9 @@ mod tests {
 
     fn sealed(text: &str) -> Jail {
         let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::InForce(None))).collect();
-        Jail {
-            settings: sluice_config::Jail::Full,
-            layers,
-            warnings: Vec::new(),
-            reach: Reach::of(&host(text)),
-            allowed: Vec::new(),
-        }
+        let rule = |path: &str, right| Rule { path: path.into(), right, is_folder: true };
+        let rules = vec![rule("/srv/vm", Right::Write), rule("/iso", Right::Read)];
+        Jail { layers, reach: Reach::of(&host(text)), rules, ..Jail::default() }
     }
 
     #[test]
@@ -94,6 +102,9 @@ mod tests {
             let text = refused(format!("{HOST}{more}")).unwrap_or_else(|| panic!("{more}"));
             assert!(text.contains(what) && text.contains("Restart the daemon"), "{text}");
         }
+        let iso = HOST.replace("/srv/vm/a", "/iso/a");
+        assert!(refused(iso.clone()).unwrap().contains("the folder /iso."), "it may only be read");
+        assert_eq!(refused(iso.replace("export", "read_only = true\nexport")), None);
         let elsewhere = refused(HOST.replace("/srv/vm/a", "/data/a")).unwrap();
         assert!(elsewhere.contains("the folder /data."), "{elsewhere}");
     }

@@ -15,9 +15,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -33,12 +34,15 @@ mod process;
 pub use process::run;
 
 use crate::reach::Reach;
+use crate::state::dropin;
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "launcher";
 
+/// Maximum time for an answer: an alert takes 10 s at most.
+const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// Maximum length of a message.
-const MESSAGE_MAX: usize = 64 << 10;
+const MESSAGE_MAX: usize = 160 << 10;
 
 /// What the launcher may do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,6 +52,10 @@ enum Permit {
     Place(PathBuf),
     /// Sockets in this folder.
     Sockets(PathBuf),
+    /// Images in this folder.
+    Images(PathBuf),
+    /// This drop-in is written.
+    DropIn(PathBuf),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -73,6 +81,8 @@ pub(crate) enum Question {
     Program(PathBuf, String),
     /// Posts this text to a URL.
     Webhook(String, String),
+    /// Writes the drop-in of `--persist`; `None` removes it.
+    DropIn(Option<String>),
     /// Starts the helper of a meeting place. The answer brings its socket.
     Meet(PathBuf),
 }
@@ -112,7 +122,7 @@ const ENDED: &str = "the daemon's process for programs and connections has ended
 ///
 /// # Errors
 /// The process cannot be started.
-pub fn start(reach: &Reach) -> io::Result<Arc<Launcher>> {
+pub fn start(reach: &Reach, host: &Path) -> io::Result<Arc<Launcher>> {
     let (socket, own) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // This program, also after an upgrade has replaced its file.
     let mut command = Command::new("/proc/self/exe");
@@ -121,7 +131,9 @@ pub fn start(reach: &Reach) -> io::Result<Arc<Launcher>> {
     let webhooks = reach.webhooks.iter().cloned().map(Permit::Webhook);
     let places = reach.places.iter().cloned().map(Permit::Place);
     let sockets = reach.sockets.iter().cloned().map(Permit::Sockets);
-    for permit in programs.chain(webhooks).chain(places).chain(sockets) {
+    let images = reach.source_folders().into_iter().map(Permit::Images);
+    let drop_in = std::path::absolute(host).map(|host| Permit::DropIn(dropin::path(&host)));
+    for permit in programs.chain(webhooks).chain(places).chain(sockets).chain(images).chain(drop_in) {
         send(socket.as_fd(), &Order::Permit(permit), None)?;
     }
     send(socket.as_fd(), &Order::Begin, None)?;
@@ -175,7 +187,10 @@ impl Launcher {
             self.waiting().by_number.remove(&number);
             return Err(error.to_string());
         }
-        answer.recv().map_err(|_| ENDED.to_owned())
+        answer.recv_timeout(ANSWER_MAX).map_err(|error| match error {
+            RecvTimeoutError::Timeout => "the daemon's process for programs and connections does not answer".to_owned(),
+            RecvTimeoutError::Disconnected => ENDED.to_owned(),
+        })
     }
 
     /// Passes answers on, until the launcher ends.

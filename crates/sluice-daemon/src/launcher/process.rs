@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::DumpableBehavior;
 use sluice_io::source::{Seen, look_for_holder};
-use sluice_io::{jail, socket_file, users};
+use sluice_io::{jail, signals, socket_file, users};
 
 use super::{Answer, Order, Permit, Question, receive, send};
 use crate::events::deliver;
 use crate::pool::helper;
+use crate::state::dropin;
 
 /// Maximum number of questions at the same time. What a question waits for may hang.
 const QUESTIONS_MAX: usize = 64;
@@ -27,15 +28,18 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Standard input is not the daemon's socket.
 pub fn run() -> io::Result<()> {
     let _ = rustix::thread::set_name(c"sluice-launcher");
+    signals::ignore();
     let socket = Arc::new(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
     rustix::thread::set_no_new_privs(true)?;
+    // Others of its user, of whom one is the daemon, do not look into it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // The kernel may have no filters; the daemon says so.
     let _ = jail::seal_helper();
     let mut permits = BTreeSet::new();
     while let Ok((Order::Permit(permit), _)) = receive::<Order>(socket.as_fd()) {
         permits.insert(permit);
     }
-    let (alerts, questions) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+    let (permits, alerts, questions) = (Arc::new(permits), Arc::new(()), Arc::new(()));
     while let Ok((order, _)) = receive::<Order>(socket.as_fd()) {
         // Permits are too late.
         let Order::Ask(number, question) = order else { continue };
@@ -47,16 +51,19 @@ pub fn run() -> io::Result<()> {
             answer(&socket, number, Answer::Done(Err("too many others run".to_owned())), None);
             continue;
         }
-        let (socket, alerts, running) = (Arc::clone(&socket), Arc::clone(&alerts), Arc::clone(&questions));
+        let is_alert = matches!(question, Question::Program(..) | Question::Webhook(..));
+        let (own, running) = (Arc::clone(&socket), Arc::clone(if is_alert { &alerts } else { &questions }));
+        let permits = Arc::clone(&permits);
         let work = move || {
-            let _running = running;
-            carry_out(question, &alerts, |reply, passed| answer(&socket, number, reply, passed));
+            carry_out(&permits, question, |reply, passed| answer(&own, number, reply, passed));
+            drop(running);
         };
-        // The daemon learns it from the missing answer.
-        let _ = thread::Builder::new().name("question".to_owned()).spawn(work);
+        if let Err(error) = thread::Builder::new().name("question".to_owned()).spawn(work) {
+            answer(&socket, number, Answer::Done(Err(error.to_string())), None);
+        }
     }
     let until = Instant::now() + 2 * deliver::TIMEOUT;
-    while alerts.load(Ordering::Acquire) > 0 && Instant::now() < until {
+    while Arc::strong_count(&alerts) > 1 && Instant::now() < until {
         thread::sleep(LOOK);
     }
     Ok(())
@@ -67,15 +74,39 @@ const NOT_NAMED: &str = "the host file did not name it when the daemon started: 
 fn is_permitted(permits: &BTreeSet<Permit>, question: &Question) -> bool {
     match question {
         Question::User(_) | Question::Group(_) | Question::NameOf(_) | Question::Holder(..) => true,
-        Question::Listens(path) => path.parent().is_some_and(|folder| is_below(permits, folder)),
+        Question::Listens(path) => is_in(permits, path, Permit::Sockets),
+        Question::DropIn(text) => text.as_ref().is_none_or(|text| is_harmless(permits, text)),
         Question::Program(program, _) => permits.contains(&Permit::Program(program.clone())),
         Question::Webhook(url, _) => permits.contains(&Permit::Webhook(url.clone())),
         Question::Meet(place) => permits.contains(&Permit::Place(place.clone())),
     }
 }
 
-fn is_below(permits: &BTreeSet<Permit>, folder: &Path) -> bool {
-    permits.iter().any(|permit| matches!(permit, Permit::Sockets(root) if folder.starts_with(root)))
+/// Whether a path is in a folder with such a permit.
+fn is_in(permits: &BTreeSet<Permit>, path: &Path, permit: fn(PathBuf) -> Permit) -> bool {
+    let is_plain = path.components().all(|part| part != Component::ParentDir);
+    is_plain && path.ancestors().skip(1).any(|folder| permits.contains(&permit(folder.to_owned())))
+}
+
+/// Whether a drop-in says of VMs and policies alone, and every path in it is in a folder of images or sockets.
+fn is_harmless(permits: &BTreeSet<Permit>, text: &str) -> bool {
+    fn paths(value: &toml::Value) -> Vec<&Path> {
+        match value {
+            toml::Value::String(text) if text.starts_with('/') => vec![Path::new(text)],
+            toml::Value::Array(values) => values.iter().flat_map(paths).collect(),
+            toml::Value::Table(table) => table.values().flat_map(paths).collect(),
+            _ => Vec::new(),
+        }
+    }
+    let Ok(table) = text.parse::<toml::Table>() else { return false };
+    let is_named = |path: &&Path| is_in(permits, path, Permit::Images) || is_in(permits, path, Permit::Sockets);
+    table.keys().all(|key| key == "vm" || key == "policy") && table.values().flat_map(paths).all(|path| is_named(&path))
+}
+
+/// Writes or removes the drop-in.
+fn write(permits: &BTreeSet<Permit>, text: Option<&str>) -> Result<(), String> {
+    let file = permits.iter().find_map(|permit| if let Permit::DropIn(file) = permit { Some(file) } else { None });
+    dropin::put_here(file.ok_or(NOT_NAMED)?, text).map_err(|error| error.to_string())
 }
 
 fn answer(socket: &OwnedFd, number: u64, answer: Answer, passed: Option<OwnedFd>) {
@@ -83,13 +114,7 @@ fn answer(socket: &OwnedFd, number: u64, answer: Answer, passed: Option<OwnedFd>
     let _ = send(socket.as_fd(), &(number, answer), passed.as_ref().map(AsFd::as_fd));
 }
 
-fn carry_out(question: Question, alerts: &AtomicUsize, reply: impl FnOnce(Answer, Option<OwnedFd>)) {
-    let alert = |deliver: &dyn Fn() -> Result<(), String>| {
-        alerts.fetch_add(1, Ordering::AcqRel);
-        let sent = deliver();
-        alerts.fetch_sub(1, Ordering::AcqRel);
-        Answer::Done(sent)
-    };
+fn carry_out(permits: &BTreeSet<Permit>, question: Question, reply: impl FnOnce(Answer, Option<OwnedFd>)) {
     let answer = match question {
         Question::User(name) => Answer::Number(users::user(&name)),
         Question::Group(name) => Answer::Number(users::group(&name)),
@@ -99,16 +124,43 @@ fn carry_out(question: Question, alerts: &AtomicUsize, reply: impl FnOnce(Answer
             Answer::Holder(pid, is_all)
         }
         Question::Listens(path) => Answer::Listens(socket_file::listens(&path)),
-        Question::Program(program, body) => alert(&|| deliver::run(&program, &body, deliver::TIMEOUT)),
-        Question::Webhook(url, body) => alert(&|| deliver::post(&url, &body)),
+        Question::Program(program, body) => Answer::Done(deliver::run(&program, &body, deliver::TIMEOUT)),
+        Question::Webhook(url, body) => Answer::Done(deliver::post(&url, &body)),
+        Question::DropIn(text) => Answer::Done(write(permits, text.as_deref())),
         Question::Meet(place) => match helper::spawn(&place) {
             Ok((socket, mut child)) => {
                 reply(Answer::Done(Ok(())), Some(socket.into()));
-                let _ = child.wait();
+                // It may hang with its storage, and takes none of the places for questions.
+                let _ = thread::Builder::new().name("helper".to_owned()).spawn(move || child.wait());
                 return;
             }
             Err(error) => Answer::Done(Err(error.to_string())),
         },
     };
     reply(answer, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_next_start_reads_names_nothing_new() {
+        let permits = BTreeSet::from([Permit::Images("/srv/vm".into()), Permit::Sockets("/run/vm".into())]);
+        let is_harmless = |text: &str| is_harmless(&permits, text);
+        assert!(is_harmless("[policy.gold]\nlimit = \"9 iops\"\n[vm.a.volume.v]\nsource = \"/srv/vm/new/a\"\n"));
+        assert!(is_harmless("[vm.a.volume.v]\nexport = { socket = \"/run/vm/a\" }\n"));
+        for text in [
+            "[daemon]\njail = { without = [\"seccomp\"] }\n",
+            "[alert.all]\ncommand = \"/srv/vm/x\"\n",
+            "[vm.a.volume.v]\nsource = \"/etc/shadow\"\n",
+            "[vm.a.volume.v]\nsource = \"/srv/vm/../../etc/shadow\"\n",
+            "vm = { a = { nic = { n = { socket = \"/etc/x\" } } } }\n",
+            "vm",
+        ] {
+            assert!(!is_harmless(text), "{text}");
+        }
+        let listens = |path: &str| is_permitted(&permits, &Question::Listens(path.into()));
+        assert!(listens("/run/vm/sub/a") && !listens("/run/vm/../docker.sock") && !listens("/run/other"));
+    }
 }

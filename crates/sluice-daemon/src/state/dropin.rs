@@ -12,6 +12,7 @@ use sluice_config::changes::Object;
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::folder::replace;
+use crate::launcher::{self, Question};
 
 /// Name of the drop-in.
 const NAME: &str = "zz-sluice.toml";
@@ -32,10 +33,15 @@ pub enum Part {
     Remove(Object),
 }
 
+/// Path of the drop-in of a host file.
+pub(crate) fn path(host: &Path) -> PathBuf {
+    host.with_extension("d").join(NAME)
+}
+
 impl DropIn {
     /// The drop-in of the host file `host`.
     pub fn of(host: &Path, parts: Vec<Part>) -> DropIn {
-        DropIn { file: host.with_extension("d").join(NAME), parts }
+        DropIn { file: path(host), parts }
     }
 
     /// Its path.
@@ -53,11 +59,9 @@ impl DropIn {
             format!("Cannot write {file}: {error}; make its folder writable, or leave out --persist")
         };
         let folder = self.file.parent().expect("it has a name in a folder");
-        let made_folder = match fs::create_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            made => made.is_ok(),
-        };
-        self.refuse_later_ones(folder).map_err(failed)??;
+        if folder.exists() {
+            self.refuse_later_ones(folder).map_err(failed)??;
+        }
         let before = match fs::read_to_string(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             read => Some(read.map_err(failed)?),
@@ -66,8 +70,8 @@ impl DropIn {
         let written = changed(before.as_deref().unwrap_or_default(), &self.parts)
             .map(|new| format!("{head}{new}"))
             .map_err(|error| format!("{file}: {error}; correct it first"))?;
-        let undo = Undo { file: self.file.clone(), before, written, made_folder };
-        match replace(&self.file, undo.written.as_bytes(), 0o644) {
+        let undo = Undo { file: self.file.clone(), before, written };
+        match put(&self.file, Some(&undo.written)) {
             Ok(()) => Ok(undo),
             Err(error) => {
                 // It may have been replaced, and only the sync of its folder have failed.
@@ -100,8 +104,6 @@ pub struct Undo {
     /// `None` if there was none.
     before: Option<String>,
     written: String,
-    /// Whether its folder was made for it.
-    made_folder: bool,
 }
 
 impl Undo {
@@ -118,18 +120,32 @@ impl Undo {
         if fs::read_to_string(&self.file)? != self.written {
             return Err(io::Error::other("it was edited meanwhile"));
         }
-        if let Some(before) = &self.before {
-            return replace(&self.file, before.as_bytes(), 0o644);
-        }
-        fs::remove_file(&self.file)?;
-        let folder = self.file.parent().expect("it has a name in a folder");
-        match self.made_folder {
-            // Another file may have come meanwhile.
-            true => drop(fs::remove_dir(folder)),
-            false => fs::File::open(folder)?.sync_all()?,
-        }
-        Ok(())
+        put(&self.file, self.before.as_deref())
     }
+}
+
+/// Writes the drop-in, by the launcher if this process has one, because a sealed daemon may not write what the next one reads its seal from.
+/// `None` removes it.
+fn put(file: &Path, text: Option<&str>) -> io::Result<()> {
+    match launcher::ask_for(Question::DropIn(text.map(str::to_owned))) {
+        Some(done) => done.map(drop).map_err(io::Error::other),
+        None => put_here(file, text),
+    }
+}
+
+/// Writes the drop-in and makes its folder, or removes both.
+pub(crate) fn put_here(file: &Path, text: Option<&str>) -> io::Result<()> {
+    let folder = file.parent().expect("it has a name in a folder");
+    let Some(text) = text else {
+        fs::remove_file(file)?;
+        // Others may be in it.
+        return if fs::remove_dir(folder).is_ok() { Ok(()) } else { fs::File::open(folder)?.sync_all() };
+    };
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    replace(file, text.as_bytes(), 0o644)
 }
 
 /// First lines of a new drop-in.

@@ -281,8 +281,9 @@ impl Drop for Ring {
         let is_empty = self.is_empty();
         // SAFETY: nothing uses the field after this.
         let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
-        if is_empty {
-            rings::give_back(ring);
+        match is_empty {
+            true => rings::give_back(ring),
+            false => rings::lose(),
         }
     }
 }

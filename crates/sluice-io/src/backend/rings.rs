@@ -127,6 +127,11 @@ pub fn count() -> Option<Count> {
     pool.is_sealed.then_some(Count { free: pool.free.len(), lost: pool.lost })
 }
 
+/// Whether this thread has a ring for its next device.
+pub(crate) fn has_own() -> bool {
+    OWN.with_borrow(Option::is_some)
+}
+
 /// Records that a ring is not used again, because the kernel may still use its memory.
 pub(crate) fn lose() {
     pool().lost += 1;

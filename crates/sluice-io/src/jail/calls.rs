@@ -25,7 +25,7 @@ pub enum Only {
     Sockets(&'static [Socket]),
 }
 
-/// A kind of sockets that may be made.
+/// A kind of sockets that may be made, with the protocol 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Socket {
     pub name: &'static str,
@@ -73,6 +73,9 @@ const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
+/// A flag that connects a TCP socket.
+const FAST_OPEN: u64 = libc::MSG_FASTOPEN as u64;
+const NOT_FAST: &str = "without `MSG_FASTOPEN`";
 const NOT_EXECUTABLE: Only = Only::Bits(2, libc::PROT_EXEC as u64, 0, "without `PROT_EXEC`");
 
 /// Requests that the kernel's headers have and the library does not.
@@ -98,7 +101,6 @@ const SOCKETS: &[Socket] = &[
     Socket { name: "AF_UNIX stream", family: libc::AF_UNIX, kind: Some(libc::SOCK_STREAM), feature: Feature::Always },
     Socket { name: "AF_INET stream", family: libc::AF_INET, kind: Some(libc::SOCK_STREAM), feature: Feature::Tcp },
     Socket { name: "AF_INET6 stream", family: libc::AF_INET6, kind: Some(libc::SOCK_STREAM), feature: Feature::Tcp },
-    Socket { name: "AF_INET datagram", family: libc::AF_INET, kind: Some(libc::SOCK_DGRAM), feature: Feature::Links },
     Socket { name: "AF_PACKET", family: libc::AF_PACKET, kind: None, feature: Feature::Links },
     Socket { name: "AF_NETLINK", family: libc::AF_NETLINK, kind: None, feature: Feature::Links },
 ];
@@ -123,7 +125,7 @@ pub const CALLS: &[Group] = &[
         "files that are open: control sockets, logs, state, database",
         calls![
             SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_lseek SYS_close
-            SYS_fstat SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fallocate SYS_flock SYS_fcntl SYS_dup
+            SYS_fstat SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fallocate SYS_flock SYS_dup
         ],
     ),
     all(
@@ -159,10 +161,22 @@ pub const CALLS: &[Group] = &[
         "threads",
         calls![
             SYS_exit SYS_exit_group SYS_futex SYS_set_robust_list SYS_rseq SYS_sched_yield SYS_sched_getaffinity
-            SYS_sched_getscheduler SYS_sched_setscheduler SYS_gettid SYS_getpid SYS_getppid SYS_sigaltstack
+            SYS_sched_getscheduler SYS_gettid SYS_getpid SYS_getppid SYS_sigaltstack
             SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_restart_syscall
         ],
     ),
+    only("real-time priority of this thread", calls![SYS_sched_setscheduler], Only::One(0, &[("0", 0)])),
+    only(
+        "locks, flags and copies of descriptors",
+        calls![SYS_fcntl],
+        Only::One(
+            1,
+            values![
+                F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_GETLK F_SETLK F_OFD_GETLK F_OFD_SETLK F_ADD_SEALS F_GET_SEALS
+            ],
+        ),
+    ),
+    all("name of this host, for its pool", calls![SYS_uname]),
     only("its own end after a fault", calls![SYS_tgkill], Only::Own(0)),
     only(
         "names of threads and of memory, precision of timers",
@@ -179,12 +193,17 @@ pub const CALLS: &[Group] = &[
     only("limits are read and not set", calls![SYS_prlimit64], Only::Bits(2, u64::MAX, 0, "reads alone")),
     all("waiting", calls![SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_ppoll SYS_eventfd2]),
     only("sockets that listen", calls![SYS_socket], Only::Sockets(SOCKETS)),
-    only("pairs of sockets", calls![SYS_socketpair], Only::One(0, values![AF_UNIX])),
+    only(
+        "sockets that exist, which do not connect with the first data",
+        calls![SYS_sendto],
+        Only::Bits(3, FAST_OPEN, 0, NOT_FAST),
+    ),
+    only("sockets that exist", calls![SYS_sendmsg], Only::Bits(2, FAST_OPEN, 0, NOT_FAST)),
     all(
         "sockets that exist",
         calls![
             SYS_bind SYS_listen SYS_accept4 SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_shutdown
-            SYS_sendto SYS_sendmsg SYS_recvfrom SYS_recvmsg
+            SYS_recvfrom SYS_recvmsg
         ],
     ),
     only("disks, files and sockets", calls![SYS_ioctl], Only::One(1, DISKS)),

@@ -25,6 +25,10 @@ pub fn seal(features: &[Feature]) -> Result<(), FilterError> {
     trap::install();
     let mut rules = Rules::new();
     for group in CALLS {
+        debug_assert!(
+            matches!(group.only, Only::All) || !conditions(group, features).is_empty(),
+            "nothing is not everything"
+        );
         for (_, number) in group.calls {
             let these =
                 conditions(group, features).into_iter().map(|all| SeccompRule::new(all).expect("it has conditions"));
@@ -80,7 +84,8 @@ fn conditions(group: &Group, features: &[Feature]) -> Vec<Vec<Condition>> {
         let family = condition(0, Length::Dword, Op::Eq, socket.family as u64);
         // Flags stand above the kind.
         let kind = socket.kind.map(|kind| condition(1, Length::Dword, Op::MaskedEq(0xf), kind as u64));
-        [family].into_iter().chain(kind).collect()
+        let protocol = condition(2, Length::Dword, Op::Eq, 0);
+        [family, protocol].into_iter().chain(kind).collect()
     };
     match group.only {
         Only::All => Vec::new(),

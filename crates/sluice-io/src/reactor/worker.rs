@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use crate::backend::rings;
+
 /// Work for a device, which returns how its end is reported.
 type Work = Box<dyn FnOnce() -> Report + Send>;
 type Report = Box<dyn FnOnce() + Send>;
@@ -69,9 +71,13 @@ impl<T: Send + 'static> Job<T> {
 fn run(mut work: Work) {
     loop {
         let report = work();
+        // One that has lost its ring is of no use.
+        if !rings::has_own() {
+            return report();
+        }
         let (sender, next) = channel();
         IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        // Who hears of the end may start the next device at once, and finds this thread.
+        // The next device may be started as soon as the end is reported.
         report();
         match next.recv() {
             Ok(next) => work = next,

@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
 
-use io_uring::IoUring;
 use io_uring::register::Restriction;
+use io_uring::{IoUring, opcode};
 
 static ASKED: Mutex<Option<IoUring>> = Mutex::new(None);
 
@@ -43,8 +43,10 @@ fn with_ring<T>(ask: impl FnOnce(&IoUring) -> io::Result<T>) -> io::Result<T> {
 /// Makes a ring that answers this question alone.
 fn make() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(1)?;
-    let mut questions = QUESTIONS.map(Restriction::register_op);
-    ring.submitter().register_restrictions(&mut questions)?;
+    let questions = QUESTIONS.map(Restriction::register_op);
+    // It gets no operations.
+    let mut all: Vec<Restriction> = questions.into_iter().chain([Restriction::sqe_op(opcode::Nop::CODE)]).collect();
+    ring.submitter().register_restrictions(&mut all)?;
     ring.submitter().register_enable_rings()?;
     Ok(ring)
 }

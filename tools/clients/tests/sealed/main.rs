@@ -67,6 +67,7 @@ fn tempted(arguments: &mut dyn Iterator<Item = String>) -> ExitCode {
 
 fn tempt(what: &str, around: &Around) {
     while jail::status().is_none() {
+        // polls: the main thread, which seals this process.
         thread::sleep(Duration::from_millis(2));
     }
     if let Some((_, attempt)) = DEADLY.iter().find(|(name, _)| *name == what) {
@@ -97,7 +98,9 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("it can");
         let (vm, outside) = (folder.path().join("vm"), folder.path().join("outside"));
-        [&vm, &outside].map(|folder| std::fs::create_dir(folder).expect("it is new"));
+        for folder in [&vm, &outside] {
+            std::fs::create_dir(folder).expect("it is new");
+        }
         std::fs::write(outside.join("secret"), "secret").expect("it is new");
         std::fs::write(outside.join("program"), "#!/bin/sh\ntouch \"$(dirname \"$0\")/marker\"\n").expect("it is new");
         std::fs::set_permissions(outside.join("program"), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -149,6 +152,7 @@ impl Place {
                 Ok(client) => break client,
                 Err(error) => assert!(Instant::now() < until, "it does not serve: {error}"),
             }
+            // polls: the start of the daemon, another process.
             thread::sleep(Duration::from_millis(5));
         };
         let mut replies = 0;

@@ -57,10 +57,10 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(sound) && name != "." && name != ".."
 }
 
-/// A socket for calls about interfaces.
+/// A socket for calls about interfaces, which any kind takes.
 fn control() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 fn call(name: &str, number: libc::c_ulong, value: &[u8]) -> Result<Request, LinkError> {
