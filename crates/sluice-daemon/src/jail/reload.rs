@@ -94,7 +94,7 @@ mod tests {
         for (more, what) in [
             ("[alert.all]\ncommand = \"/bin/tell\"\n", "the program /bin/tell"),
             ("[alert.all]\nwebhook = \"https://hook\"\n", "the webhook"),
-            ("[nbd]\naddress = \"127.0.0.1:10809\"\n", "the address 127.0.0.1:10809"),
+            ("[nbd]\nlisten = \"127.0.0.1:10809\"\n", "the address 127.0.0.1:10809"),
             ("[nbd]\nsocket = \"/other/nbd\"\n", "the folder /other"),
             ("[uplink.u]\nnic = \"eth0\"\nrate = \"1Gbit/s\"\n", "the uplink"),
             ("[daemon]\nsource_root = \"/srv\"\n", "the folder /srv."),

@@ -81,8 +81,8 @@ pub(crate) enum Question {
     Program(PathBuf, String),
     /// Posts this text to a URL.
     Webhook(String, String),
-    /// Writes the drop-in of `--persist`; `None` removes it.
-    DropIn(Option<String>),
+    /// Writes the drop-in of `--persist`, or removes it.
+    DropIn(dropin::Write),
     /// Starts the helper of a meeting place. The answer brings its socket.
     Meet(PathBuf),
 }

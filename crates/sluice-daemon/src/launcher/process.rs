@@ -15,7 +15,7 @@ use sluice_io::{jail, signals, socket_file, users};
 use super::{Answer, Order, Permit, Question, receive, send};
 use crate::events::deliver;
 use crate::pool::helper;
-use crate::state::dropin;
+use crate::state::dropin::{self, Write};
 
 /// Maximum number of questions at the same time. What a question waits for may hang.
 const QUESTIONS_MAX: usize = 64;
@@ -75,7 +75,8 @@ fn is_permitted(permits: &BTreeSet<Permit>, question: &Question) -> bool {
     match question {
         Question::User(_) | Question::Group(_) | Question::NameOf(_) | Question::Holder(..) => true,
         Question::Listens(path) => is_in(permits, path, Permit::Sockets),
-        Question::DropIn(text) => text.as_ref().is_none_or(|text| is_harmless(permits, text)),
+        Question::DropIn(Write::Text(text)) => is_harmless(permits, text),
+        Question::DropIn(Write::Nothing { .. }) => true,
         Question::Program(program, _) => permits.contains(&Permit::Program(program.clone())),
         Question::Webhook(url, _) => permits.contains(&Permit::Webhook(url.clone())),
         Question::Meet(place) => permits.contains(&Permit::Place(place.clone())),
@@ -104,9 +105,9 @@ fn is_harmless(permits: &BTreeSet<Permit>, text: &str) -> bool {
 }
 
 /// Writes or removes the drop-in.
-fn write(permits: &BTreeSet<Permit>, text: Option<&str>) -> Result<(), String> {
+fn write(permits: &BTreeSet<Permit>, change: &Write) -> Result<(), String> {
     let file = permits.iter().find_map(|permit| if let Permit::DropIn(file) = permit { Some(file) } else { None });
-    dropin::put_here(file.ok_or(NOT_NAMED)?, text).map_err(|error| error.to_string())
+    dropin::put_here(file.ok_or(NOT_NAMED)?, change).map_err(|error| error.to_string())
 }
 
 fn answer(socket: &OwnedFd, number: u64, answer: Answer, passed: Option<OwnedFd>) {
@@ -126,7 +127,7 @@ fn carry_out(permits: &BTreeSet<Permit>, question: Question, reply: impl FnOnce(
         Question::Listens(path) => Answer::Listens(socket_file::listens(&path)),
         Question::Program(program, body) => Answer::Done(deliver::run(&program, &body, deliver::TIMEOUT)),
         Question::Webhook(url, body) => Answer::Done(deliver::post(&url, &body)),
-        Question::DropIn(text) => Answer::Done(write(permits, text.as_deref())),
+        Question::DropIn(change) => Answer::Done(write(permits, &change)),
         Question::Meet(place) => match helper::spawn(&place) {
             Ok((socket, mut child)) => {
                 reply(Answer::Done(Ok(())), Some(socket.into()));

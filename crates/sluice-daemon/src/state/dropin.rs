@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use sluice_config::changes::Object;
 use toml_edit::{DocumentMut, Item, Table};
 
@@ -59,7 +60,8 @@ impl DropIn {
             format!("Cannot write {file}: {error}; make its folder writable, or leave out --persist")
         };
         let folder = self.file.parent().expect("it has a name in a folder");
-        if folder.exists() {
+        let made_folder = !folder.exists();
+        if !made_folder {
             self.refuse_later_ones(folder).map_err(failed)??;
         }
         let before = match fs::read_to_string(&self.file) {
@@ -70,8 +72,8 @@ impl DropIn {
         let written = changed(before.as_deref().unwrap_or_default(), &self.parts)
             .map(|new| format!("{head}{new}"))
             .map_err(|error| format!("{file}: {error}; correct it first"))?;
-        let undo = Undo { file: self.file.clone(), before, written };
-        match put(&self.file, Some(&undo.written)) {
+        let undo = Undo { file: self.file.clone(), before, written, made_folder };
+        match put(&self.file, Write::Text(undo.written.clone())) {
             Ok(()) => Ok(undo),
             Err(error) => {
                 // It may have been replaced, and only the sync of its folder have failed.
@@ -104,6 +106,8 @@ pub struct Undo {
     /// `None` if there was none.
     before: Option<String>,
     written: String,
+    /// Whether its folder was made for it.
+    made_folder: bool,
 }
 
 impl Undo {
@@ -120,26 +124,38 @@ impl Undo {
         if fs::read_to_string(&self.file)? != self.written {
             return Err(io::Error::other("it was edited meanwhile"));
         }
-        put(&self.file, self.before.as_deref())
+        put(&self.file, self.before.clone().map_or(Write::Nothing { with_folder: self.made_folder }, Write::Text))
     }
 }
 
 /// Writes the drop-in, by the launcher if this process has one, because a sealed daemon may not write what the next one reads its seal from.
-/// `None` removes it.
-fn put(file: &Path, text: Option<&str>) -> io::Result<()> {
-    match launcher::ask_for(Question::DropIn(text.map(str::to_owned))) {
+fn put(file: &Path, write: Write) -> io::Result<()> {
+    match launcher::ask_for(Question::DropIn(write.clone())) {
         Some(done) => done.map(drop).map_err(io::Error::other),
-        None => put_here(file, text),
+        None => put_here(file, &write),
     }
 }
 
-/// Writes the drop-in and makes its folder, or removes both.
-pub(crate) fn put_here(file: &Path, text: Option<&str>) -> io::Result<()> {
+/// What becomes of the drop-in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Write {
+    /// It has this text, in a folder that is made if it is missing.
+    Text(String),
+    /// It is removed.
+    Nothing { with_folder: bool },
+}
+
+/// Writes or removes the drop-in.
+pub(crate) fn put_here(file: &Path, write: &Write) -> io::Result<()> {
     let folder = file.parent().expect("it has a name in a folder");
-    let Some(text) = text else {
-        fs::remove_file(file)?;
-        // Others may be in it.
-        return if fs::remove_dir(folder).is_ok() { Ok(()) } else { fs::File::open(folder)?.sync_all() };
+    let text = match write {
+        Write::Text(text) => text,
+        Write::Nothing { with_folder } => {
+            fs::remove_file(file)?;
+            // Another file may have come meanwhile.
+            let is_gone = *with_folder && fs::remove_dir(folder).is_ok();
+            return if is_gone { Ok(()) } else { fs::File::open(folder)?.sync_all() };
+        }
     };
     match fs::create_dir(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

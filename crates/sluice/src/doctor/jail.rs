@@ -1,39 +1,52 @@
 //! Whether the daemon can seal itself, and has.
 
+use sluice_api::status::{LayerState, Status};
 use sluice_daemon::findings::{Finding, Level};
 use sluice_daemon::jail;
 
-use super::{Subject, field};
+use super::Subject;
+use crate::control::Request;
+use crate::control::client::Daemon;
 
 pub(super) const NAME: &str = "jail";
 
 pub(super) fn run(subject: &Subject) -> Vec<Finding> {
-    let mut found = if subject.is_live() { jail::findings(subject.host.as_ref()) } else { Vec::new() };
-    if let Some(daemon) = subject.daemon {
-        let status = subject.read(&format!("proc/{daemon}/status")).unwrap_or_default();
-        let is_so = |name: &str, value: &str| field(&status, name) == Some(value);
-        if !is_so("NoNewPrivs", "1") || !is_so("Seccomp", "2") {
-            let text = format!("The running daemon, process {daemon}, is not sealed: its log says why");
-            found
-                .push(Finding::new(Level::Warning, NAME, "", text).fix("restart it, if it is older than this program"));
-        }
+    if !subject.is_live() {
+        return Vec::new();
+    }
+    let mut found = jail::findings(subject.host.as_ref());
+    // One that does not answer is no matter of the seal.
+    if let Ok(status) = Daemon::at(None).get::<Status>(&Request::Status) {
+        found.extend(of_daemon(&status));
     }
     found
 }
 
+fn of_daemon(status: &Status) -> Option<Finding> {
+    let not_sealed = |text: String| Finding::new(Level::Warning, NAME, "the running daemon", text);
+    let Some(jail) = &status.daemon.jail else {
+        return Some(not_sealed("It is not sealed".to_owned()).fix("restart it, if it is older than this program"));
+    };
+    let missing = jail.layers_that(LayerState::Missing).join("; ");
+    (!missing.is_empty())
+        .then(|| not_sealed(format!("Layers of its seal are missing: {missing}")).fix("correct that, and restart it"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Fake, lines};
+    use sluice_api::status::{Jail, JailLayer};
+
     use super::*;
 
     #[test]
     fn a_daemon_that_is_not_sealed_is_found() {
-        let fake = Fake::new();
-        let sealed = "Name:\tsluiced\nNoNewPrivs:\t1\nSeccomp:\t2\n";
-        fake.write("proc/7/comm", "sluiced\n").write("proc/7/status", sealed);
-        assert_eq!(lines(&run(&fake.subject(""))), [""; 0]);
-        fake.write("proc/7/status", &sealed.replace("Seccomp:\t2", "Seccomp:\t0"));
-        let found = lines(&run(&fake.subject("")));
-        assert!(found[0].contains("process 7, is not sealed"), "{found:?}");
+        let mut status = Status::default();
+        assert!(of_daemon(&status).is_some_and(|found| found.text.contains("not sealed")));
+        let layer = |state| JailLayer { name: "landlock".to_owned(), state, reason: Some("no kernel".to_owned()) };
+        let with = |state| Some(Jail { layers: vec![layer(state)], ..Jail::default() });
+        status.daemon.jail = with(LayerState::InForce);
+        assert!(of_daemon(&status).is_none());
+        status.daemon.jail = with(LayerState::Missing);
+        assert!(of_daemon(&status).is_some_and(|found| found.text.contains("landlock (no kernel)")));
     }
 }
