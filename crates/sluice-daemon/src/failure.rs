@@ -104,7 +104,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    text
+    crate::jail::explained(text)
 }
 
 impl<E: Error + Send + Sync + 'static> From<E> for Failure {

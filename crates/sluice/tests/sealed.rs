@@ -146,3 +146,57 @@ fn a_file_system_that_is_mounted_after_the_seal_is_served() {
     assert_eq!(daemon.terminate().code(), Some(0));
     run(tool("umount", "mount").arg(&folder)).ok();
 }
+
+/// The look at what to allow has a process of its own, and no path keeps it for long.
+#[test]
+fn slow_paths_left_the_daemon_without_a_seal() {
+    let place = Place::new();
+    let mut text = host(&place, "");
+    for number in 0..40 {
+        let folder = place.file(&format!("folder-{number}"));
+        fs::create_dir(&folder).unwrap();
+        fs::File::create(folder.join("v.img")).unwrap().set_len(MIB).unwrap();
+        text += &place.volume(&format!("vm{number}"), "v", &folder.join("v.img"), "size = \"1MiB\"");
+    }
+    let daemon = Daemon::serve_by(&place, &text, |command| traced(command, "inject=readlink:delay_enter=20000"));
+    let log = daemon.stderr().up_to(&["Ready"]);
+    assert!(log.contains(&format!("Sealed layers=\"{ALL}\"")), "{log}");
+}
+
+/// Landlock goes by files: a folder that is made again is another one.
+#[test]
+fn what_is_made_again_after_the_seal_is_refused_with_the_cause() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let image = elsewhere.file("w.img");
+    let make = || fs::File::create(&image).unwrap().set_len(MIB).unwrap();
+    make();
+    let volume = place.volume("b", "w", &image, "size = \"1MiB\"");
+    let daemon = Daemon::serve(&place, &(host(&place, "") + &volume));
+    daemon.accept(&host(&place, ""));
+    fs::remove_dir_all(elsewhere.folder()).unwrap();
+    fs::create_dir(elsewhere.folder()).unwrap();
+    make();
+    let refused = daemon.reload(&(host(&place, "") + &volume));
+    assert!(refused.contains("Permission denied") && refused.contains("restart the daemon"), "{refused}");
+}
+
+#[test]
+fn a_launcher_that_was_killed_is_told() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place, ""));
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", daemon.pid())).unwrap();
+    let is_launcher = |pid: &&str| {
+        let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.contains("launcher")
+    };
+    let launcher = children.split_whitespace().find(is_launcher).expect("it is a child of the daemon");
+    // It outlives what a terminal sends to the group of the daemon.
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP, rustix::process::Signal::KILL] {
+        let pid = rustix::process::Pid::from_raw(launcher.parse().unwrap()).unwrap();
+        assert_eq!(layers(&place, "missing"), [""; 0]);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+    daemon.stderr().up_to(&["The process for programs and connections has ended"]);
+    until("it is told", || layers(&place, "missing") == ["launcher"]);
+    Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap().write(0, &noise(1, 4096)).unwrap();
+}

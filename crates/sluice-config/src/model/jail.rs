@@ -9,10 +9,10 @@ pub enum Layer {
     Privileges,
     /// Files of the folders of the host file alone.
     Landlock,
-    /// The listed system calls alone.
-    Seccomp,
     /// The listed operations of io_uring alone.
     Rings,
+    /// The listed system calls alone.
+    Seccomp,
 }
 
 impl Layer {

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -17,15 +19,15 @@ use serde::{Deserialize, Serialize};
 use sluice_config::{Host, Jail as Settings};
 
 use crate::control::socket;
+use crate::launcher::PROGRAM;
 use crate::preflight;
 use crate::reach::{Reach, mount_points, through_mount};
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "look";
 
-/// Maximum time until a path responds; less, when several did not.
+/// Maximum time until a path responds.
 const PATH_MAX: Duration = Duration::from_secs(1);
-const PATH_MAX_LATER: Duration = Duration::from_millis(50);
 /// Maximum time of the look.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -70,7 +72,7 @@ impl Look {
     pub(super) fn ask(file: &Path) -> Result<Look, String> {
         // This program, also after an upgrade has replaced its file.
         let mut command = Command::new("/proc/self/exe");
-        command.arg(COMMAND).arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg0(PROGRAM).arg(COMMAND).arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("its first process cannot be started: {error}"))?;
         let mut output = child.stdout.take().ok_or("its first process has no output")?;
         let (mut text, mut chunk, until) = (Vec::new(), [0; 4096], Instant::now() + LOOK_MAX);
@@ -87,17 +89,26 @@ impl Look {
             }
         }
         let _ = child.kill();
+        // It is not waited for if it hangs.
+        for _ in 0..100 {
+            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
         serde_json::from_slice(&text).map_err(|_| "what the host file needs is not known: it cannot be read".to_owned())
     }
 }
 
 /// Prints what a daemon with this host file is to be sealed to: nothing, if the file cannot be read.
 pub fn run(file: &Path) {
-    let Ok((files, own)) = sluice_config::load_files(file) else { return };
+    // What comes from a pipe comes once.
+    let is_file = std::fs::metadata(file).is_ok_and(|found| found.is_file());
+    let Some((files, own)) = is_file.then(|| sluice_config::load_files(file).ok()).flatten() else { return };
     let state = preflight::state_path(&own);
     // What was attached at run time. If that cannot be read, the start says so.
     let host = state.as_ref().and_then(|state| preflight::with_changes(&files, &own, state).ok());
-    let look = Looking::default().at(file, &own, host.as_ref(), state.as_deref());
+    let look = Looking::new().at(file, &own, host.as_ref(), state.as_deref());
     if let Ok(text) = serde_json::to_string(&look) {
         println!("{text}");
     }
@@ -106,8 +117,9 @@ pub fn run(file: &Path) {
 }
 
 /// A look that goes on.
-#[derive(Default)]
 struct Looking {
+    /// What has not responded by then counts as missing.
+    until: Instant,
     mounts: BTreeSet<PathBuf>,
     /// Mount points with a path that did not respond.
     hung: BTreeSet<PathBuf>,
@@ -122,12 +134,28 @@ struct Looking {
 struct Found {
     path: PathBuf,
     is_folder: bool,
+    /// Whether it is a block device.
+    is_disk: bool,
 }
 
 impl Looking {
+    fn new() -> Looking {
+        Looking {
+            until: Instant::now() + LOOK_MAX / 2,
+            mounts: mount_points(),
+            hung: BTreeSet::new(),
+            known: BTreeMap::new(),
+            rules: BTreeSet::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        PATH_MAX.min(self.until.saturating_duration_since(Instant::now()))
+    }
+
     /// Looks for the host of the files, and with what was changed at run time.
     fn at(mut self, file: &Path, own: &Host, changed: Option<&Host>, state: Option<&Path>) -> Look {
-        self.mounts = mount_points();
         let mut reach = Reach::of(own);
         let control = socket::path(&own.daemon);
         reach.sockets.extend(control.iter().filter_map(|(path, _)| path.parent()).map(Path::to_owned));
@@ -195,7 +223,7 @@ impl Looking {
             let _ = thread::Builder::new().spawn(look);
         }
         drop(sender);
-        while let Ok((found, path)) = answers.recv_timeout(PATH_MAX) {
+        while let Ok((found, path)) = answers.recv_timeout(self.patience()) {
             self.known.insert(path, found);
         }
         for source in reach.sources.keys() {
@@ -227,8 +255,15 @@ impl Looking {
     fn own(&mut self, file: &Path, state: Option<&Path>) {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let target = self.look(&file).map_or_else(|| file.clone(), |found| found.path);
-        for folder in [&file, &target].into_iter().filter_map(|file| file.parent()) {
-            self.rule(folder, Right::Read);
+        let drop_ins = file.with_extension("d");
+        let links = std::fs::read_dir(&drop_ins).into_iter().flatten().flatten().map(|entry| entry.path());
+        let links: Vec<PathBuf> = links.filter_map(|drop_in| Some(self.look(&drop_in)?.path)).collect();
+        for read in [&file, &target].into_iter().chain(&links) {
+            match read.parent() {
+                // The root is not allowed, so a file there must not be replaced.
+                Some(folder) if folder == Path::new("/") => [read, &drop_ins].map(|path| self.rule(path, Right::Read)),
+                folder => [folder.unwrap_or(read), read].map(|path| self.rule(path, Right::Read)),
+            };
         }
         if let Some(state) = state {
             self.folder(state, Right::Write);
@@ -265,6 +300,9 @@ impl Looking {
         let folder = source.parent().unwrap_or(Path::new("/"));
         match self.look(source) {
             Some(found) if is_device(&found.path) => self.devices(),
+            Some(found) if found.is_disk || folder == Path::new("/") => {
+                self.rule(source, if found.is_disk { Right::Device } else { right });
+            }
             Some(found) => {
                 let real = found.path.parent().unwrap_or(folder);
                 self.folder(real, right);
@@ -330,8 +368,7 @@ impl Looking {
         let own = path.to_owned();
         let look = move || drop(sender.send(find(&own)));
         let started = thread::Builder::new().spawn(look).is_ok();
-        let patience = if self.hung.len() < 3 { PATH_MAX } else { PATH_MAX_LATER };
-        let found = match answer.recv_timeout(if started { patience } else { Duration::ZERO }) {
+        let found = match answer.recv_timeout(if started { self.patience() } else { Duration::ZERO }) {
             Ok(found) => found,
             Err(_) => {
                 let mount = path.ancestors().find(|at| self.mounts.contains(*at)).unwrap_or(path);
@@ -347,9 +384,13 @@ impl Looking {
 }
 
 fn find(path: &Path) -> Option<Found> {
-    let path = std::fs::canonicalize(path).ok()?;
-    let is_folder = std::fs::metadata(&path).ok()?.is_dir();
-    Some(Found { path, is_folder })
+    // A link may lead to a disk that is activated later.
+    let later = || std::fs::read_link(path).ok().filter(|target| is_device(target));
+    let Ok(path) = std::fs::canonicalize(path) else {
+        return later().map(|path| Found { path, is_folder: false, is_disk: true });
+    };
+    let kind = std::fs::metadata(&path).ok()?.file_type();
+    Some(Found { path, is_folder: kind.is_dir(), is_disk: kind.is_block_device() })
 }
 
 /// Whether a path is in the folder of devices.

@@ -34,7 +34,7 @@ use look::{Look, Rule};
 const SPARE_RINGS: usize = 4;
 
 /// Whether a layer is in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// In force, and what the kernel lacks of it.
     InForce(Option<String>),
@@ -79,17 +79,22 @@ impl Jail {
         jail
     }
 
-    /// The seal of a daemon that does not know what to allow. It can only serve a host file that is read at the second attempt.
+    /// The seal of a daemon that does not know what to allow, and has no launcher: some environments have no `/proc` to start it from.
     fn without(why: &str) -> Jail {
-        let layers = Layer::ALL.into_iter().map(|layer| (layer, Standing::Missing(why.to_owned()))).collect();
-        Jail { layers, ..Jail::default() }
+        let missing = |layer| (layer, Standing::Missing(why.to_owned()));
+        let mut jail = Jail { layers: [Layer::Landlock, Layer::Seccomp].map(missing).into(), ..Jail::default() };
+        jail.put(Layer::Privileges, |_| jail::close().map(|()| None).map_err(|error| error.to_string()));
+        jail
     }
 
-    /// Uses the launcher from now on, from the first thread on.
+    /// Uses the launcher from now on, from the first thread on, and writes what the look has found.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn use_launcher(&mut self) -> std::io::Result<()> {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
         self.launcher.take().map_or(Ok(()), launcher::use_from_now)
     }
 
@@ -108,18 +113,18 @@ impl Jail {
     /// # Errors
     /// A layer is missing, and the host file requires it.
     pub fn complete(mut self, host: &Host) -> Result<(), Failure> {
-        if self.layers.len() < Layer::ALL.len() {
-            let features = features(&self.reach);
-            let rings = host.devices.len() + host.uplinks.len() + SPARE_RINGS;
-            self.put(Layer::Rings, |_| rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()));
-            rings::restrict(self.is_in_force(Layer::Rings));
+        self.put(Layer::Rings, |_| rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()));
+        rings::restrict(self.is_in_force(Layer::Rings));
+        if !self.layers.iter().any(|(layer, _)| *layer == Layer::Seccomp) {
+            let (features, rings) = (features(&self.reach), host.devices.len() + host.uplinks.len());
             self.put(Layer::Seccomp, |_| {
-                jail::prepare(rings).map_err(|error| error.to_string())?;
+                jail::prepare(rings, SPARE_RINGS).map_err(|error| error.to_string())?;
                 jail::seal(&features).map_err(|error| error.to_string())?;
                 rings::seal();
                 Ok(None)
             });
         }
+        self.layers.sort();
         self.settings = host.daemon.jail.clone();
         self.tell()?;
         let _ = OWN.set(self);
@@ -132,9 +137,6 @@ impl Jail {
             let those = self.layers.iter().filter(|(_, standing)| is(standing)).map(|(layer, _)| layer.name());
             those.collect::<Vec<_>>().join(", ")
         };
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
-        }
         let texts = |of: fn(Layer, &Standing) -> Option<String>| -> Vec<String> {
             self.layers.iter().filter_map(|(layer, standing)| of(*layer, standing)).collect()
         };
@@ -167,8 +169,15 @@ impl Jail {
             JailLayer { name: layer.name().to_owned(), state, reason }
         };
         let rings = rings::count();
+        let ended = launcher::has_ended().then(|| JailLayer {
+            name: "launcher".to_owned(),
+            state: LayerState::Missing,
+            reason: Some(
+                "it has ended: restart the daemon, which starts no program and looks no name up without it".to_owned(),
+            ),
+        });
         status::Jail {
-            layers: self.layers.iter().map(layer).collect(),
+            layers: self.layers.iter().map(layer).chain(ended).collect(),
             refused: jail::refused().into_iter().map(|one| RefusedCall { call: one.call, times: one.times }).collect(),
             rings_free: rings.map(|rings| rings.free as u64),
             rings_lost: rings.map(|rings| rings.lost),
@@ -192,7 +201,20 @@ pub fn status() -> Option<status::Jail> {
 /// Why this process cannot serve a host before it is started again; `None` if it can.
 #[must_use]
 pub fn refuses(host: &Host) -> Option<String> {
-    OWN.get().and_then(|jail| jail.refuses(host))
+    OWN.get().filter(|_| launcher::is_used()).and_then(|jail| jail.refuses(host))
+}
+
+/// Adds to an error of a sealed daemon what may be the cause of a missing permission.
+#[must_use]
+pub fn explained(error: String) -> String {
+    let is_sealed = OWN.get().is_some_and(|jail| jail.is_in_force(Layer::Landlock));
+    if !is_sealed || !error.contains("Permission denied") {
+        return error;
+    }
+    format!(
+        "{error}; or the seal does not allow it, because its folder was made or mounted after the start of the daemon, or a link leads to \
+         another one: restart the daemon"
+    )
 }
 
 /// Whether `jail` of this host was changed since the start.

@@ -37,30 +37,33 @@ impl Jail {
         })
     }
 
-    /// Folders that a host names for the first time, and no rule covers.
+    /// Folders that a host names, and neither the host file at the start did nor a rule covers.
     fn folders(&self, now: &Reach) -> BTreeSet<PathBuf> {
-        let then = &self.reach;
-        // A file or folder that says which disk a device is, is not opened.
-        let is_opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
-        let sources =
-            now.sources.iter().filter(|(source, is_read)| then.sources.get(*source).is_none_or(|old| old != *is_read));
-        let sources = sources.map(|(source, is_read)| (source, if *is_read { Right::Read } else { Right::Write }));
-        let disks = now.disks.difference(&then.disks).filter(is_opened).map(|disk| (disk, Right::Read));
-        let named = sources.chain(disks).filter_map(|(path, right)| Some((path.parent()?, right)));
-        let folders = now.folders.difference(&then.folders).map(|folder| (folder.as_path(), Right::Write));
-        let uncovered = named.chain(folders).filter(|(folder, right)| !self.covers(folder, *right));
-        uncovered.map(|(folder, _)| folder.to_owned()).collect()
-    }
-
-    fn covers(&self, folder: &Path, wanted: Right) -> bool {
-        let is_enough = |right: Right| wanted == Right::Read || right != Right::Read;
-        self.rules.iter().any(|rule| folder.starts_with(&rule.path) && is_enough(rule.right))
+        let rules = self.rules.iter().map(|rule| (rule.path.clone(), rule.right));
+        let known: Vec<(PathBuf, Right)> = folders(&self.reach).into_iter().chain(rules).collect();
+        let is_known = |folder: &Path, wanted: Right| {
+            let is_enough = |right: Right| wanted == Right::Read || right != Right::Read;
+            known.iter().any(|(root, right)| folder.starts_with(root) && is_enough(*right))
+        };
+        folders(now).into_iter().filter(|(folder, right)| !is_known(folder, *right)).map(|(folder, _)| folder).collect()
     }
 
     /// Folders with sockets of VMs that the launcher does not know.
     fn sockets<'a>(&self, now: &'a Reach) -> impl Iterator<Item = &'a PathBuf> {
-        now.sockets.iter().filter(|folder| !self.reach.sockets.iter().any(|root| folder.starts_with(root)))
+        let known: BTreeSet<PathBuf> = self.reach.source_folders().union(&self.reach.sockets).cloned().collect();
+        now.sockets.iter().filter(move |folder| !known.iter().any(|root| folder.starts_with(root)))
     }
+}
+
+/// Folders of images and disks, and what is done there.
+fn folders(reach: &Reach) -> Vec<(PathBuf, Right)> {
+    let right = |is_read: bool| if is_read { Right::Read } else { Right::Write };
+    let sources = reach.sources.iter().map(|(source, is_read)| (source, right(*is_read)));
+    // A file or folder that says which disk a device is, is not opened.
+    let is_opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
+    let disks = reach.disks.iter().filter(is_opened).map(|disk| (disk, Right::Device));
+    let parents = sources.chain(disks).filter_map(|(path, right)| Some((path.parent()?.to_owned(), right)));
+    parents.chain(reach.folders.iter().map(|folder| (folder.clone(), Right::Write))).collect()
 }
 
 #[cfg(test)]

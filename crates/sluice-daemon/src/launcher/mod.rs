@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -36,6 +37,8 @@ pub use process::run;
 use crate::reach::Reach;
 use crate::state::dropin;
 
+/// Name by which lists of processes show what the daemon starts of its own program.
+pub(crate) const PROGRAM: &str = "sluiced";
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "launcher";
 
@@ -126,11 +129,11 @@ pub fn start(reach: &Reach, host: &Path) -> io::Result<Arc<Launcher>> {
     let (socket, own) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // This program, also after an upgrade has replaced its file.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(COMMAND).stdin(Stdio::from(own)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    command.arg0(PROGRAM).arg(COMMAND).stdin(Stdio::from(own)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let programs = reach.programs.iter().cloned().map(Permit::Program);
     let webhooks = reach.webhooks.iter().cloned().map(Permit::Webhook);
     let places = reach.places.iter().cloned().map(Permit::Place);
-    let sockets = reach.sockets.iter().cloned().map(Permit::Sockets);
+    let sockets = reach.source_folders().into_iter().chain(reach.sockets.iter().cloned()).map(Permit::Sockets);
     let images = reach.source_folders().into_iter().map(Permit::Images);
     let drop_in = std::path::absolute(host).map(|host| Permit::DropIn(dropin::path(&host)));
     for permit in programs.chain(webhooks).chain(places).chain(sockets).chain(images).chain(drop_in) {
@@ -150,6 +153,16 @@ pub fn use_from_now(launcher: Arc<Launcher>) -> io::Result<()> {
     outside::set(Box::new(Names(Arc::clone(&launcher))));
     let _ = LAUNCHER.set(launcher);
     Ok(())
+}
+
+/// Whether this process has one.
+pub(crate) fn is_used() -> bool {
+    LAUNCHER.get().is_some()
+}
+
+/// Whether the launcher of this process has ended.
+pub(crate) fn has_ended() -> bool {
+    LAUNCHER.get().is_some_and(|launcher| launcher.waiting().has_ended)
 }
 
 /// Asks the launcher; `None` in a process without one, which does it by itself.

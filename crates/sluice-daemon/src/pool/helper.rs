@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -20,7 +21,7 @@ use std::time::Duration;
 use sluice_pool::block::{BLOCKS, SIZE};
 
 use super::place::{Access, Place};
-use crate::launcher::{self, Question};
+use crate::launcher::{self, PROGRAM, Question};
 
 /// Name of the command of the daemon's program.
 pub const COMMAND: &str = "meeting";
@@ -112,6 +113,7 @@ fn receive(input: &mut impl Read) -> io::Result<Reply> {
 /// # Errors
 /// A request that cannot be read.
 pub fn serve(path: &Path) -> io::Result<()> {
+    let _ = rustix::thread::set_name(c"sluice-meeting");
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let mut place = None;
     loop {
@@ -163,7 +165,7 @@ pub(crate) fn spawn(path: &Path) -> io::Result<(UnixStream, Child)> {
     let own = OwnedFd::from(own);
     // This program, also after an upgrade has replaced its file.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(COMMAND).arg(path).stdin(own.try_clone()?).stdout(own).stderr(Stdio::null());
+    command.arg0(PROGRAM).arg(COMMAND).arg(path).stdin(own.try_clone()?).stdout(own).stderr(Stdio::null());
     Ok((socket, command.spawn()?))
 }
 

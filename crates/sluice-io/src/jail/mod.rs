@@ -49,11 +49,14 @@ pub fn close() -> std::io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Makes what a sealed process may not make: this number of rings, and the one that is asked about descriptors.
+/// Makes what a sealed process may not make: this number of rings, the one that is asked about descriptors, and as many of the spare rings as
+/// the user may lock memory for.
 ///
 /// # Errors
 /// That of the kernel: see [`crate::backend::ring::Ring::new`].
-pub fn prepare(rings: usize) -> std::io::Result<()> {
+pub fn prepare(rings: usize, spare: usize) -> std::io::Result<()> {
+    crate::vhost_user::eventfd::prepare()?;
     crate::backend::rings::fill(rings)?;
-    crate::vhost_user::eventfd::prepare()
+    let _ = crate::backend::rings::fill(rings + spare);
+    Ok(())
 }

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Calls with higher numbers are counted together, with the last one.
 const NUMBERS: usize = 512;
 
+/// The kernel sends the signal because of a filter.
+const SYS_SECCOMP: i32 = 1;
+
 /// Refused calls, by number.
 static REFUSED: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 
@@ -37,7 +40,11 @@ pub(super) fn install() {
     }
 }
 
-extern "C" fn on_refused(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_refused(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid pointer. Anyone may send the signal, at any place of the code.
+    if unsafe { (*info).si_code } != SYS_SECCOMP {
+        return;
+    }
     // SAFETY: the kernel passes the registers of the thread, which it restores when the handler returns; nothing else refers to them.
     let result = unsafe { result_of(&mut *context.cast::<libc::ucontext_t>()) };
     // A debugger that takes a call out makes its number negative.

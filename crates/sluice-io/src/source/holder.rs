@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::outside;
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// `f_type` of file systems whose locks are held only on this host: ext2 to ext4, xfs, btrfs, tmpfs.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
@@ -99,7 +100,9 @@ pub struct Seen {
 pub fn look(file: &str, start: u64) -> Seen {
     let Ok(processes) = fs::read_dir("/proc") else { return Seen { pid: None, is_all: false } };
     let is_initial = fs::read_link("/proc/self/ns/user").is_ok_and(|own| own == Path::new(INITIAL_USER_NAMESPACE));
-    let is_root = rustix::process::geteuid().is_root() && is_initial;
+    // Daemons are closed to others, of whom one without this capability is root too.
+    let sees_all = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_PTRACE));
+    let is_root = rustix::process::geteuid().is_root() && is_initial && sees_all;
     // If /proc hides processes of other users, it hides the first one too.
     let (mut first_listed, mut is_all) = (false, true);
     for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {

@@ -32,7 +32,7 @@ impl Refused {
     /// Why, in words. Files with errors have all of them.
     pub(super) fn in_words(&self) -> String {
         match self {
-            Refused::File(found) => found.without_warnings().to_string(),
+            Refused::File(found) => crate::jail::explained(found.without_warnings().to_string()),
             Refused::Server(error) => chain(&**error),
             Refused::Reply(reply) => reply.error.clone().unwrap_or_default(),
             Refused::Other(error) | Refused::OtherFile(error) => error.clone(),
