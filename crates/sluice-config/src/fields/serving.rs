@@ -241,8 +241,9 @@ pub static DAEMON: Section = Section {
             Kind::Path,
             "\"/srv/vm\"",
             "Folder that must contain, at any depth, every source given to `sluice attach` or `sluice set`. It is a rule \
-             about names: root's symbolic links and bind mounts beneath it may lead elsewhere, and are followed. Sources \
-             in the host file may be anywhere",
+             about names: root's symbolic links and bind mounts beneath it may lead elsewhere, and are followed; a \
+             sealed daemon opens what a link leads to only in folders that the host file named at its start. Sources in the \
+             host file may be anywhere",
         )
         .default("none: sources may be anywhere"),
     ]],
