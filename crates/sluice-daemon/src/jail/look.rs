@@ -159,6 +159,10 @@ impl Looking {
         let mut reach = Reach::of(own);
         let control = socket::path(&own.daemon);
         reach.sockets.extend(control.iter().filter_map(|(path, _)| path.parent()).map(Path::to_owned));
+        // A folder that says which disk a device is, is where its images are.
+        let disks = reach.disks.iter().filter(|disk| self.look(disk).is_some_and(|found| found.is_folder));
+        let folders: Vec<PathBuf> = disks.filter(|disk| disk.as_path() != Path::new("/")).cloned().collect();
+        reach.folders.extend(folders);
         changed.into_iter().for_each(|host| self.add_changes(&mut reach, &Reach::of(host)));
         self.look_at_all(&reach);
         self.system(&reach);
@@ -332,7 +336,7 @@ impl Looking {
         }
     }
 
-    /// Allows what a device names: disks, or a file or folder on a disk, which is looked at and not opened.
+    /// Allows what a device names: disks, or a file on a disk, which is looked at and not opened.
     fn disk(&mut self, disk: &Path) {
         let found = self.look(disk);
         let is_pattern = disk.to_string_lossy().contains('*');

@@ -24,7 +24,7 @@ pub(super) fn restrict(rules: &[Rule], ports: &[u16]) -> Result<Option<String>, 
             return Err("the kernel has it and it is off: add landlock to lsm= of its command line".to_owned());
         }
         LandlockStatus::NotImplemented => {
-            return Err("the kernel does not have it (Linux 5.13 with CONFIG_SECURITY_LANDLOCK)".to_owned());
+            return Err("the kernel does not have it (Linux 5.13 with CONFIG_SECURITY_LANDLOCK), or the unit or container forbids it".to_owned());
         }
         LandlockStatus::Available { effective_abi, .. } => effective_abi,
     };

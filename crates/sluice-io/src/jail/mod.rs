@@ -44,7 +44,10 @@ pub fn close() -> std::io::Result<()> {
         permitted: own.permitted & KEPT,
         inheritable: CapabilitySet::empty(),
     };
-    set_capabilities(None, kept)?;
+    // A unit that has left nothing else forbids the call.
+    if kept != own {
+        set_capabilities(None, kept)?;
+    }
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
