@@ -32,7 +32,7 @@ impl Guest {
         nspawn.args(["--quiet", "--boot", "--register=no", "--keep-unit", "--private-network", "--console=pipe"]);
         nspawn.arg(format!("--machine=sluice-{}", std::process::id())).arg("--directory").arg(&root);
         // The container's own filter does not know io_uring.
-        nspawn.arg("--system-call-filter=io_uring_setup io_uring_enter io_uring_register");
+        nspawn.arg("--system-call-filter=io_uring_setup io_uring_enter io_uring_register landlock_create_ruleset landlock_add_rule landlock_restrict_self");
         let copy = log.try_clone().map_err(|error| error.to_string())?;
         let nspawn = nspawn.stdin(Stdio::null()).stdout(log).stderr(copy).spawn();
         let nspawn = nspawn.map_err(|error| format!("Cannot start systemd-nspawn: {error}"))?;

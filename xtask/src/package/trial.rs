@@ -144,7 +144,8 @@ impl Trial {
             self.guest.run(&["chown", "-R", "sluice:", "/srv/vm"])?;
         }
         self.write_host(HOST)?;
-        self.guest.run(&["systemctl", "reload", "sluice"])?;
+        // A sealed daemon has only the folders that its file named at the start.
+        self.guest.run(&["systemctl", "restart", "sluice"])?;
         let folder = self.links.path().join("vm");
         if !folder.exists() {
             std::os::unix::fs::symlink(self.guest.path("/srv/vm"), &folder).map_err(|error| error.to_string())?;
@@ -167,6 +168,7 @@ impl Trial {
         expect(&guest.run(&["stat", "-c", "%A %U %G", "/run/sluice/control.sock"])?, "srw-rw---- sluice sluice")?;
         expect(&self.show("User")?, "sluice")?;
         expect(&guest.run(&["sluice", "--version"])?, concat!("sluice ", env!("CARGO_PKG_VERSION")))?;
+        expect(&guest.run(&["sluice", "status"])?, "Sealed by privileges, landlock, rings, seccomp")?;
         guest.run(&["test", "-e", "/usr/share/man/man5/sluice.toml.5.gz"])?;
         guest.run(&["test", "-e", "/usr/share/man/man1/sluice-serve.1.gz"])?;
         expect(&guest.run(&["cat", "/usr/share/sluice/prometheus/sluice.rules.yml"])?, "alert: SluiceDown")?;
