@@ -19,7 +19,8 @@ static IDLE: Mutex<Vec<Sender<Work>>> = Mutex::new(Vec::new());
 
 /// What a thread does for a device.
 pub(crate) struct Job<T> {
-    result: Receiver<T>,
+    /// A handle of a device may be shared between threads.
+    result: Mutex<Receiver<T>>,
     /// Held by the thread while it works.
     running: Arc<()>,
 }
@@ -53,7 +54,7 @@ impl<T: Send + 'static> Job<T> {
         if let Some(work) = left {
             thread::Builder::new().name(name).spawn(move || run(work))?;
         }
-        Ok(Job { result, running })
+        Ok(Job { result: Mutex::new(result), running })
     }
 
     /// Whether it has ended.
@@ -63,7 +64,7 @@ impl<T: Send + 'static> Job<T> {
 
     /// Waits for its end, and returns its result; `None` if it panicked.
     pub(crate) fn join(self) -> Option<T> {
-        self.result.recv().ok()
+        self.result.into_inner().ok()?.recv().ok()
     }
 }
 
