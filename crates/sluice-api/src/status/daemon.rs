@@ -36,7 +36,7 @@ words! {
     else LeftOut = "left-out"
 }
 
-/// What the kernel does for the daemon since it has sealed itself.
+/// The seal of the daemon: its layers, and what it has refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Jail {
@@ -62,7 +62,7 @@ pub struct JailLayer {
     pub reason: Option<String>,
 }
 
-/// How often a system call was refused.
+/// Number of times that the seal has refused a system call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedCall {

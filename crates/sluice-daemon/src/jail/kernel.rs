@@ -1,4 +1,4 @@
-//! What this kernel has of the seal, without a daemon: for `sluice check --host` and `sluice doctor`.
+//! Tries the layers of the seal on this kernel without a daemon, for `sluice check --host` and `sluice doctor`.
 
 use std::thread;
 
@@ -27,7 +27,7 @@ pub fn findings(host: Option<&Host>) -> Vec<Finding> {
     findings
 }
 
-/// What is to be said of a layer, beside that it is in force.
+/// The finding about a layer that is left out, is missing, or lacks a part; `None` if it is whole.
 fn of_layer(layer: Layer, standing: &Standing, settings: &Settings) -> Option<Finding> {
     let found = |level, text| Finding::new(level, "jail", "", text);
     if *standing == Standing::LeftOut {
@@ -55,8 +55,5 @@ fn tried(layer: Layer) -> Standing {
         Layer::Seccomp => jail::can_filter().map(|()| None).map_err(|error| error.to_string()),
     };
     let tried = thread::scope(|scope| scope.spawn(attempt).join());
-    match tried.unwrap_or_else(|_| Err("it cannot be tried".to_owned())) {
-        Ok(lacks) => Standing::InForce(lacks),
-        Err(why) => Standing::Missing(why),
-    }
+    tried.unwrap_or_else(|_| Err("it cannot be tried".to_owned())).into()
 }

@@ -1,5 +1,5 @@
-//! What landlock is to allow, which a process of its own finds out: a path of a dead server would hang a thread of the daemon, which landlock
-//! would not bind.
+//! Finds out which folders and files the daemon needs, for the rules of landlock. A process of its own does that. The path of a dead server would
+//! hang a thread of the daemon, and a thread that exists before landlock is applied is not restricted by it.
 //!
 //! The rule of a folder lies on the folder. It lies on its nearest existing parent if the folder is missing, is a mount point or does not
 //! respond, or if a volume in it is missing: a file system that is mounted there later would otherwise stay shut. The root is never allowed.
@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sluice_config::{Host, Jail as Settings};
 
@@ -34,7 +35,7 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// Where an uplink sets its interfaces: that the host has no IPv6 address on a TAP, that a port of a bridge is isolated.
 const KERNEL: [&str; 2] = ["/proc/sys/net/ipv6/conf", "/sys/devices/virtual/net"];
 
-/// What may be done below a path.
+/// Access that a rule gives to the files below its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Right {
     Read,
@@ -46,7 +47,7 @@ pub(super) enum Right {
     Kernel,
 }
 
-/// What is allowed below a path.
+/// A rule of landlock.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Rule {
     pub(super) path: PathBuf,
@@ -54,7 +55,7 @@ pub(super) struct Rule {
     pub(super) is_folder: bool,
 }
 
-/// What the daemon is to be sealed to.
+/// The rules for a host file, with what else the seal needs to know of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Look {
     pub(super) rules: Vec<Rule>,
@@ -65,7 +66,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Asks a process what the daemon with this host file is to be sealed to.
+    /// Starts a process that finds out the rules for this host file, and reads them.
     ///
     /// # Errors
     /// The reason in words. The start will say more of it.
@@ -79,10 +80,12 @@ impl Look {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let ready = poll(&mut [PollFd::new(&output, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
-            match ready.map_err(|error| error.to_string())? {
+            match ready {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
                 // It hangs where the daemon will.
-                0 => break,
-                _ => match output.read(&mut chunk).map_err(|error| error.to_string())? {
+                Ok(0) => break,
+                Ok(_) => match output.read(&mut chunk).map_err(|error| error.to_string())? {
                     0 => break,
                     read => text.extend(&chunk[..read]),
                 },
@@ -100,7 +103,7 @@ impl Look {
     }
 }
 
-/// Prints what a daemon with this host file is to be sealed to: nothing, if the file cannot be read.
+/// Prints the rules for this host file; nothing, if the file cannot be read.
 pub fn run(file: &Path) {
     // What comes from a pipe comes once.
     let is_file = std::fs::metadata(file).is_ok_and(|found| found.is_file());
@@ -223,13 +226,13 @@ impl Looking {
             let (sender, folder) = (sender.clone(), folder.to_owned());
             let look =
                 move || [folder].into_iter().chain(sources).try_for_each(|path| sender.send((find(&path), path)));
-            // What is not looked at now is looked at alone.
             let _ = thread::Builder::new().spawn(look);
         }
         drop(sender);
         while let Ok((found, path)) = answers.recv_timeout(self.patience()) {
             self.known.insert(path, found);
         }
+        // What has not responded counts as missing, and is not waited for again.
         for source in reach.sources.keys() {
             let folder = source.parent().unwrap_or(source);
             for path in [folder, source] {
@@ -265,9 +268,11 @@ impl Looking {
         for read in [&file, &target].into_iter().chain(&links) {
             match read.parent() {
                 // The root is not allowed, so a file there must not be replaced.
-                Some(folder) if folder == Path::new("/") => [read, &drop_ins].map(|path| self.rule(path, Right::Read)),
-                folder => [folder.unwrap_or(read), read].map(|path| self.rule(path, Right::Read)),
-            };
+                Some(folder) if folder == Path::new("/") => {
+                    [read, &drop_ins].into_iter().for_each(|path| self.rule(path, Right::Read));
+                }
+                folder => self.rule(folder.unwrap_or(read), Right::Read),
+            }
         }
         if let Some(state) = state {
             self.folder(state, Right::Write);

@@ -1,4 +1,4 @@
-//! How the daemon seals itself: after that the kernel does for it what serving its host file takes, and no more.
+//! Seals the daemon: it gives up every right that serving its host file does not need.
 //!
 //! ```text
 //!  main, one thread:  look (a process) --> launcher --> privileges, landlock     threads, log, state, sockets
@@ -40,6 +40,16 @@ enum Standing {
     InForce(Option<String>),
     Missing(String),
     LeftOut,
+}
+
+/// A layer was put into force, with what the kernel lacks of it; or the reason why not.
+impl From<Result<Option<String>, String>> for Standing {
+    fn from(tried: Result<Option<String>, String>) -> Standing {
+        match tried {
+            Ok(lacks) => Standing::InForce(lacks),
+            Err(why) => Standing::Missing(why),
+        }
+    }
 }
 
 /// The seal of this process.
@@ -102,8 +112,7 @@ impl Jail {
     fn put(&mut self, layer: Layer, put: impl FnOnce(&Jail) -> Result<Option<String>, String>) {
         let standing = match self.settings.wants(layer).then(|| put(self)) {
             None => Standing::LeftOut,
-            Some(Ok(lacks)) => Standing::InForce(lacks),
-            Some(Err(why)) => Standing::Missing(why),
+            Some(tried) => tried.into(),
         };
         self.layers.push((layer, standing));
     }

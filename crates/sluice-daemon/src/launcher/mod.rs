@@ -200,7 +200,9 @@ impl Launcher {
             self.waiting().by_number.remove(&number);
             return Err(error.to_string());
         }
-        answer.recv_timeout(ANSWER_MAX).map_err(|error| match error {
+        let answer = answer.recv_timeout(ANSWER_MAX);
+        self.waiting().by_number.remove(&number);
+        answer.map_err(|error| match error {
             RecvTimeoutError::Timeout => "the daemon's process for programs and connections does not answer".to_owned(),
             RecvTimeoutError::Disconnected => ENDED.to_owned(),
         })

@@ -25,14 +25,15 @@ pub fn seal(features: &[Feature]) -> Result<(), FilterError> {
     trap::install();
     let mut rules = Rules::new();
     for group in CALLS {
-        debug_assert!(
-            matches!(group.only, Only::All) || !conditions(group, features).is_empty(),
-            "nothing is not everything"
+        let alternatives = conditions(group, features);
+        // A call without rules is allowed with every argument.
+        assert!(
+            matches!(group.only, Only::All) || !alternatives.is_empty(),
+            "{}: no argument is allowed",
+            group.reason
         );
         for (_, number) in group.calls {
-            let these =
-                conditions(group, features).into_iter().map(|all| SeccompRule::new(all).expect("it has conditions"));
-            // A call without rules is allowed with every argument.
+            let these = alternatives.iter().map(|all| SeccompRule::new(all.clone()).expect("it has conditions"));
             rules.entry(*number).or_default().extend(these);
         }
     }
