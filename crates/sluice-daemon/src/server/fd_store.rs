@@ -63,8 +63,8 @@ impl FdStore {
         if !state.stored.insert(link.name().to_owned()) {
             remove(link.name());
         }
-        let name = format!("{PREFIX}{}", link.name());
-        let states = [NotifyState::FdStore, NotifyState::FdName(&name), NotifyState::Custom("FDPOLL=0")];
+        let name = format!("FDNAME={PREFIX}{}", link.name());
+        let states = ["FDSTORE=1", &name, "FDPOLL=0"].map(NotifyState::Custom);
         if let Err(error) = notify(&states, &[link.as_fd()]) {
             tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP across a restart");
         }
@@ -106,8 +106,8 @@ impl FdStore {
 
 /// Removes a TAP from the store.
 fn remove(tap: &str) {
-    let name = format!("{PREFIX}{tap}");
-    if let Err(error) = notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)], &[]) {
+    let name = format!("FDNAME={PREFIX}{tap}");
+    if let Err(error) = notify(&["FDSTOREREMOVE=1", &name].map(NotifyState::Custom), &[]) {
         tracing::warn!(tap, %error, "Cannot remove a TAP from the store of the service manager");
     }
 }
