@@ -211,17 +211,12 @@ fn start(outgoing: Outgoing) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
-    use std::path::Path;
-    use std::process::Command;
-    use std::sync::mpsc::sync_channel;
     use std::time::Duration;
 
     use sluice_api::cause::Cause;
     use sluice_api::event::{EventKind, Unit};
 
-    use super::super::deliver::{TIMEOUT, post, run};
+    use super::super::deliver::TIMEOUT;
     use super::*;
 
     fn event(kind: EventKind) -> Event {
@@ -336,91 +331,5 @@ mod tests {
         let mut alerts = alerts(&["latency"]);
         alerts.tell(&event(EventKind::Down), Time(0));
         assert_eq!(sent(), None);
-    }
-
-    /// Puts a shell script at `path`. Another process writes it: a program that another test starts meanwhile would inherit this one's
-    /// descriptor, and until it ends nobody could start the script ("Text file busy").
-    fn script(path: &Path, text: &str) {
-        let source = path.with_extension("text");
-        std::fs::write(&source, text).unwrap();
-        let copied = Command::new("install").args(["-m", "755"]).arg(&source).arg(path).status();
-        assert!(copied.unwrap().success());
-    }
-
-    #[test]
-    fn a_program_gets_the_event_and_its_failure_is_reported() {
-        let folder = tempfile::tempdir().unwrap();
-        let (program, out) = (folder.path().join("alert"), folder.path().join("out"));
-        script(&program, &format!("#!/bin/sh\ncat > {}\n", out.display()));
-        run(&program, "{\"kind\":\"down\"}", TIMEOUT).unwrap();
-        assert_eq!(std::fs::read_to_string(&out).unwrap(), "{\"kind\":\"down\"}");
-        script(&program, "#!/bin/sh\nexit 3\n");
-        assert!(run(&program, "x", TIMEOUT).unwrap_err().contains('3'));
-        assert!(run(Path::new("/does/not/exist"), "x", TIMEOUT).is_err());
-    }
-
-    #[test]
-    fn a_program_that_hung_or_ended_left_the_programs_that_it_had_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let (program, line) = (folder.path().join("alert"), folder.path().join("line"));
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &line,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        for (last, timeout) in [("sleep 120", Duration::from_millis(200)), ("exit 0", TIMEOUT)] {
-            // What is started keeps the line open, and ends only if it is killed.
-            script(&program, &format!("#!/bin/sh\nexec 3>{}\nsleep 120 &\n{last}\n", line.display()));
-            let (end, ended) = sync_channel(1);
-            let line = line.clone();
-            thread::spawn(move || end.send(std::fs::read(line).unwrap()));
-            match run(&program, "x", timeout) {
-                Ok(()) => assert_eq!(last, "exit 0"),
-                Err(error) => assert!(last != "exit 0" && error.contains("was killed"), "{last}: {error}"),
-            }
-            let read = ended.recv_timeout(Duration::from_secs(60));
-            assert_eq!(read.unwrap(), b"", "the line has an end, because nobody has it open any more");
-        }
-    }
-
-    #[test]
-    fn a_url_gets_the_event_by_post() {
-        let (sent, seen) = posted("204 No Content\r\n");
-        sent.unwrap();
-        assert!(
-            seen.starts_with("POST /hook ") && seen.to_lowercase().contains("content-type: application/json"),
-            "{seen}"
-        );
-    }
-
-    #[test]
-    fn an_alert_that_was_redirected_to_a_page_counted_as_sent() {
-        for status in ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect"] {
-            let (sent, _) = posted(&format!("{status}\r\nLocation: /login\r\n"));
-            let error = sent.unwrap_err();
-            assert!(error.contains(&status[..3]) && error.contains("redirects to"), "{error}");
-        }
-    }
-
-    /// Posts to a server that answers with this; returns also what it has got.
-    fn posted(answer: &str) -> (Result<(), String>, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/hook", listener.local_addr().unwrap());
-        let answer = format!("HTTP/1.1 {answer}Connection: close\r\nContent-Length: 0\r\n\r\n");
-        let server = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut seen = String::new();
-            let mut buffer = [0; 1024];
-            while !seen.ends_with("{\"a\":1}") {
-                let read = stream.read(&mut buffer).unwrap();
-                seen += &String::from_utf8_lossy(&buffer[..read]);
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-            seen
-        });
-        (post(&url, "{\"a\":1}"), server.join().unwrap())
     }
 }
