@@ -176,7 +176,7 @@ fn of_user(host: &Host) -> Vec<Finding> {
     let note = |about, text, fix| Finding::new(Level::Note, "user", about, text).fix(fix);
     let (later, rules) =
         ("A disk that joins later is opened as this user", "rules of udev give it: `sluice check --udev FILE`");
-    let holder = "The process that holds an image open is not named if another user runs it";
+    let holder = "The process that holds an image open is not named if another user runs it or it is a sealed daemon";
     let later = patterns.map(|device| note(format!("device {}", device.name), later, rules));
     later.chain([note(String::new(), holder, "`fuser FILE` as root")]).collect()
 }

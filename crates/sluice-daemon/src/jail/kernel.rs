@@ -52,7 +52,7 @@ fn tried(layer: Layer) -> Standing {
         Layer::Privileges => Ok(None),
         Layer::Landlock => paths::restrict(&[], &[]),
         Layer::Rings => rings::can_be_restricted().map(|()| None).map_err(|error| error.to_string()),
-        Layer::Seccomp => jail::can_filter().map(|()| None).map_err(|error| error.to_string()),
+        Layer::Seccomp => jail::can_filter().map(|()| None),
     };
     let tried = thread::scope(|scope| scope.spawn(attempt).join());
     tried.unwrap_or_else(|_| Err("it cannot be tried".to_owned())).into()

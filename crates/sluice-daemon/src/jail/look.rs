@@ -198,19 +198,16 @@ impl Looking {
             )
         };
         self.warnings.extend(strange.into_iter().map(|(source, _)| text(source)));
-        let known: Vec<_> = known.into_iter().map(|(source, is_read_only)| (source.clone(), *is_read_only)).collect();
-        reach.sources.extend(known);
+        reach.sources.extend(known.into_iter().map(|(source, is_read_only)| (source.clone(), *is_read_only)));
         reach.sockets.extend(changed.sockets.iter().filter(|folder| is_in(folder, &sockets)).cloned());
     }
 
     /// Warns of programs that the daemon could write.
     fn warn_of_programs(&mut self, reach: &Reach) {
-        let is_open = |program: &&PathBuf| {
-            let writable = self.rules.iter().filter(|rule| rule.right == Right::Write);
-            writable.into_iter().any(|rule| program.starts_with(&rule.path))
-        };
-        let open: Vec<_> = reach.programs.iter().filter(is_open).map(|program| program.display().to_string()).collect();
-        self.warnings.extend(open.iter().map(|program| {
+        let writable: Vec<&Rule> = self.rules.iter().filter(|rule| rule.right == Right::Write).collect();
+        let open = reach.programs.iter().filter(|program| writable.iter().any(|rule| program.starts_with(&rule.path)));
+        self.warnings.extend(open.map(|program| {
+            let program = program.display();
             format!("The daemon may change {program}, which runs outside its seal: move the program out of the folders of images, sockets and state")
         }));
     }
@@ -281,9 +278,7 @@ impl Looking {
 
     /// Allows what is below a folder, whatever is mounted there later.
     fn folder(&mut self, folder: &Path, right: Right) {
-        let mounts = std::mem::take(&mut self.mounts);
-        let reached = through_mount(folder, &mounts).to_owned();
-        self.mounts = mounts;
+        let reached = through_mount(folder, &self.mounts).to_owned();
         self.nearest(&reached, right);
     }
 
@@ -380,10 +375,9 @@ impl Looking {
         let found = match answer.recv_timeout(if started { self.patience() } else { Duration::ZERO }) {
             Ok(found) => found,
             Err(_) => {
-                let mount = path.ancestors().find(|at| self.mounts.contains(*at)).unwrap_or(path);
-                // Everything is below the root.
-                let mount = if mount == Path::new("/") { path } else { mount };
-                self.hung.insert(mount.to_owned());
+                // Everything is below the root, so that one says nothing.
+                let mount = path.ancestors().find(|at| *at != Path::new("/") && self.mounts.contains(*at));
+                self.hung.insert(mount.unwrap_or(path).to_owned());
                 None
             }
         };

@@ -128,7 +128,7 @@ impl Jail {
             let (features, rings) = (features(&self.reach), host.devices.len() + host.uplinks.len());
             self.put(Layer::Seccomp, |_| {
                 jail::prepare(rings, SPARE_RINGS).map_err(|error| error.to_string())?;
-                jail::seal(&features).map_err(|error| error.to_string())?;
+                jail::seal(&features)?;
                 rings::seal();
                 Ok(None)
             });
@@ -178,7 +178,7 @@ impl Jail {
             JailLayer { name: layer.name().to_owned(), state, reason }
         };
         let rings = rings::count();
-        let ended = launcher::has_ended().then(|| JailLayer {
+        let ended = launcher::has_ended().filter(|ended| *ended).map(|_| JailLayer {
             name: "launcher".to_owned(),
             state: LayerState::Missing,
             reason: Some(
@@ -210,7 +210,7 @@ pub fn status() -> Option<status::Jail> {
 /// Why this process cannot serve a host before it is started again; `None` if it can.
 #[must_use]
 pub fn refuses(host: &Host) -> Option<String> {
-    OWN.get().filter(|_| launcher::is_used()).and_then(|jail| jail.refuses(host))
+    OWN.get().filter(|_| launcher::has_ended().is_some()).and_then(|jail| jail.refuses(host))
 }
 
 /// Adds to an error of a sealed daemon what may be the cause of a missing permission.

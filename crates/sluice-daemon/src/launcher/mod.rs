@@ -155,24 +155,14 @@ pub fn use_from_now(launcher: Arc<Launcher>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process has one.
-pub(crate) fn is_used() -> bool {
-    LAUNCHER.get().is_some()
-}
-
-/// Whether the launcher of this process has ended.
-pub(crate) fn has_ended() -> bool {
-    LAUNCHER.get().is_some_and(|launcher| launcher.waiting().has_ended)
-}
-
-/// Asks the launcher; `None` in a process without one, which does it by itself.
-pub(crate) fn ask(question: Question) -> Option<Result<Reply, String>> {
-    LAUNCHER.get().map(|launcher| launcher.ask(question))
+/// Whether the launcher of this process has ended; `None` in a process without one.
+pub(crate) fn has_ended() -> Option<bool> {
+    Some(LAUNCHER.get()?.waiting().has_ended)
 }
 
 /// Asks for something that is done or fails; `None` in a process without a launcher.
 pub(crate) fn ask_for(question: Question) -> Option<Result<Option<OwnedFd>, String>> {
-    Some(match ask(question)? {
+    Some(match LAUNCHER.get()?.ask(question) {
         Ok((Answer::Done(done), socket)) => done.map(|()| socket),
         Ok(_) => Err("it answered something else".to_owned()),
         Err(error) => Err(error),

@@ -10,18 +10,13 @@ use seccompiler::{
 use super::calls::{CALLS, DEADLY, Feature, Group, Only, Socket};
 use super::trap;
 
-/// The kernel has no filters, or refuses this one.
-#[derive(Debug, thiserror::Error)]
-#[error("The kernel does not filter system calls: {0}")]
-pub struct FilterError(String);
-
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Allows the listed system calls alone, for all threads and for ever.
 ///
 /// # Errors
-/// [`FilterError`]; then nothing is filtered, or only the deadly calls.
-pub fn seal(features: &[Feature]) -> Result<(), FilterError> {
+/// The reason in words; then nothing is filtered, or only the deadly calls.
+pub fn seal(features: &[Feature]) -> Result<(), String> {
     trap::install();
     let mut rules = Rules::new();
     for group in CALLS {
@@ -47,8 +42,8 @@ pub fn seal(features: &[Feature]) -> Result<(), FilterError> {
 /// Forbids what a process that starts programs never needs, for itself and for these programs.
 ///
 /// # Errors
-/// [`FilterError`].
-pub fn seal_helper() -> Result<(), FilterError> {
+/// The reason in words.
+pub fn seal_helper() -> Result<(), String> {
     let starts = [
         libc::SYS_execve,
         libc::SYS_execveat,
@@ -66,11 +61,11 @@ pub fn seal_helper() -> Result<(), FilterError> {
 /// Whether the kernel has filters: applies one to this thread that forbids nothing.
 ///
 /// # Errors
-/// [`FilterError`].
-pub fn can_filter() -> Result<(), FilterError> {
+/// The reason in words.
+pub fn can_filter() -> Result<(), String> {
     let none =
         filter(numbers(&[("", libc::SYS_kexec_load)]), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
-    seccompiler::apply_filter(&none).map_err(|error| FilterError(error.to_string()))
+    seccompiler::apply_filter(&none).map_err(refused)
 }
 
 fn numbers(calls: &[(&str, i64)]) -> Rules {
@@ -108,12 +103,18 @@ fn conditions(group: &Group, features: &[Feature]) -> Vec<Vec<Condition>> {
     }
 }
 
-fn filter(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, FilterError> {
-    let architecture = std::env::consts::ARCH.try_into().map_err(|_| FilterError("of this architecture".to_owned()))?;
+fn filter(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
+    let architecture = std::env::consts::ARCH
+        .try_into()
+        .map_err(|_| "the kernel's filters are not known for this architecture".to_owned())?;
     let filter = SeccompFilter::new(rules, otherwise, matched, architecture);
-    filter.and_then(TryInto::try_into).map_err(|error| FilterError(error.to_string()))
+    filter.and_then(TryInto::try_into).map_err(refused)
 }
 
-fn apply(program: &BpfProgram) -> Result<(), FilterError> {
-    seccompiler::apply_filter_all_threads(program).map_err(|error| FilterError(error.to_string()))
+fn apply(program: &BpfProgram) -> Result<(), String> {
+    seccompiler::apply_filter_all_threads(program).map_err(refused)
+}
+
+fn refused(error: impl std::fmt::Display) -> String {
+    format!("the kernel does not filter system calls: {error}")
 }

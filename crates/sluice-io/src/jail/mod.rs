@@ -15,7 +15,7 @@ mod filter;
 mod trap;
 
 pub use calls::Feature;
-pub use filter::{FilterError, can_filter, seal, seal_helper};
+pub use filter::{can_filter, seal, seal_helper};
 pub use trap::{Refused, refused};
 
 /// Capabilities that serving may take, of those that the process has: files and sockets of any owner, interfaces, priorities, limits.

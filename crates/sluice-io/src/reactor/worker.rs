@@ -32,9 +32,8 @@ impl<T: Send + 'static> Job<T> {
         let running = Arc::new(());
         let own = Arc::clone(&running);
         // A name of a thread has at most 15 bytes.
-        let name: String = format!("dev-{name}");
-        let mut bytes = name.clone().into_bytes();
-        bytes.truncate(15);
+        let name = format!("dev-{name}");
+        let bytes: Vec<u8> = name.bytes().take(15).collect();
         let work: Work = Box::new(move || {
             let own = own;
             if let Ok(name) = std::ffi::CString::new(bytes) {
