@@ -146,6 +146,11 @@ pub(crate) struct CpuMeter {
 }
 
 impl CpuMeter {
+    /// A meter that begins now. What this thread has done for another device, or before a restart, is not charged.
+    pub(crate) fn of_thread() -> CpuMeter {
+        CpuMeter { cpu: thread_time(), ..CpuMeter::default() }
+    }
+
     /// Begins an iteration of the loop. `woke`: the thread has slept until an event.
     pub(crate) fn begin_iteration(&mut self, woke: bool) {
         (self.woke, self.in_vain) = (woke, 0);

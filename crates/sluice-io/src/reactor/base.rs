@@ -46,7 +46,7 @@ impl<V> Base<V> {
             scheduler: None,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
-            cpu: CpuMeter::default(),
+            cpu: CpuMeter::of_thread(),
             ending: Ending::No,
             stale_messages: 0,
             wake: None,

@@ -92,3 +92,19 @@ fn connections_in_a_loop_were_charged_to_no_vm() {
     // 2 ms are 2 % of 100 ms, of which 10 ms were saved.
     assert!(time.held_nanos >= 50_000_000 && time.used_nanos >= used + 2_000_000, "{time:?}");
 }
+
+#[test]
+fn a_vm_was_charged_with_all_that_its_thread_had_done_before_a_restart() {
+    let device = device(None);
+    add(&device, Policy::default(), StoreSpec::Null, SIZE);
+    let mut client = connect(&device, SIZE);
+    while cpu(&device).used_nanos < 50_000_000 {
+        read(&mut client, 1000);
+    }
+    let before = cpu(&device).used_nanos;
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
+    while device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
+    read(&mut connect(&device, SIZE), 1);
+    let after = cpu(&device).used_nanos;
+    assert!(after < before, "{after} ns for one request, after {before} ns for thousands");
+}
