@@ -17,14 +17,10 @@ pub fn findings(host: Option<&Host>) -> Vec<Finding> {
     let layers: Vec<(Layer, Standing)> = Layer::ALL.into_iter().map(|layer| (layer, standing(layer))).collect();
     let in_force = layers.iter().filter(|(_, standing)| matches!(standing, Standing::InForce(_)));
     let names: Vec<&str> = in_force.map(|(layer, _)| layer.name()).collect();
-    let mut findings = Vec::new();
-    let text = format!(
-        "The daemon seals itself by {}",
-        if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
-    );
-    findings.push(Finding::new(Level::Ok, "jail", "", text));
-    findings.extend(layers.iter().filter_map(|(layer, standing)| of_layer(*layer, standing, &settings)));
-    findings
+    let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    let found = Finding::new(Level::Ok, "jail", "", format!("The daemon seals itself by {names}"));
+    let more = layers.iter().filter_map(|(layer, standing)| of_layer(*layer, standing, &settings));
+    [found].into_iter().chain(more).collect()
 }
 
 /// The finding about a layer that is left out, is missing, or lacks a part; `None` if it is whole.
