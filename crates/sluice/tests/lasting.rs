@@ -338,6 +338,18 @@ fn a_persisted_change_is_in_a_drop_in_with_its_comments() {
     assert!(refused.contains("No change made at run time is named b"), "{refused}");
 }
 
+/// What the daemon writes there is read by its next start, so it says of VMs and policies alone.
+#[test]
+fn a_drop_in_with_a_device_was_said_to_be_none_that_the_host_file_names() {
+    let place = Place::new();
+    let host = host(&place);
+    std::fs::create_dir(place.file("host.d")).unwrap();
+    place.write("host.d/zz-sluice.toml", "[device.other]\nbackend = \"null\"\n");
+    let _daemon = Daemon::serve(&place, &host);
+    let refused = ask(&place, &["set", "a", "weight=7", "--persist"]).failed();
+    assert!(refused.contains("move such tables to another drop-in"), "{refused}");
+}
+
 #[test]
 fn without_a_state_directory_a_lasting_change_is_refused() {
     let place = Place::new();

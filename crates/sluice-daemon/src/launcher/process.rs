@@ -44,7 +44,8 @@ pub fn run() -> io::Result<()> {
         // Permits are too late.
         let Order::Ask(number, question) = order else { continue };
         if !is_permitted(&permits, &question) {
-            answer(&socket, number, Answer::Done(Err(NOT_NAMED.to_owned())), None);
+            let why = if matches!(question, Question::DropIn(_)) { NOT_OURS } else { NOT_NAMED };
+            answer(&socket, number, Answer::Done(Err(why.to_owned())), None);
             continue;
         }
         if Arc::strong_count(&questions) > QUESTIONS_MAX {
@@ -70,6 +71,9 @@ pub fn run() -> io::Result<()> {
 }
 
 const NOT_NAMED: &str = "the host file did not name it when the daemon started: restart the daemon";
+
+const NOT_OURS: &str = "it would have tables other than [vm] and [policy], or paths outside the folders that the host file named when the \
+                        daemon started: move such tables to another drop-in, or restart the daemon";
 
 fn is_permitted(permits: &BTreeSet<Permit>, question: &Question) -> bool {
     match question {

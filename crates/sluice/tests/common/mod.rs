@@ -59,9 +59,12 @@ const UNSEALED: &str = "SLUICE_TEST_UNSEALED";
 fn leave_out_the_seal(host: &Path) {
     let Ok(text) = std::fs::read_to_string(host) else { return };
     let without = "[daemon]\njail = { without = [\"privileges\", \"landlock\", \"rings\", \"seccomp\"] }\n";
-    let changed = match text.contains("[daemon]\n") {
-        true => text.replacen("[daemon]\n", without, 1),
-        false => format!("{text}\n{without}"),
+    let is_drop_in = host.parent().is_some_and(|folder| folder.extension().is_some());
+    let is_left_out = is_drop_in || text.contains("\njail = ");
+    let changed = match format!("\n{text}").split_once("\n[daemon]\n") {
+        _ if is_left_out => text,
+        Some((before, after)) => format!("{before}\n{without}{after}"),
+        None => format!("{text}\n{without}"),
     };
     std::fs::write(host, changed).unwrap();
 }
