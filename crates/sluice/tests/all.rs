@@ -37,6 +37,7 @@ mod neighbour;
 mod network;
 mod network_bonds;
 mod network_causes;
+mod network_crash;
 mod network_guests;
 mod network_links;
 mod network_namespaces;

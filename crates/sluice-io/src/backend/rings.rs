@@ -15,8 +15,8 @@ use io_uring::{IoUring, opcode, squeue};
 
 /// Entries of the submission queue. If more are pushed in an iteration, the first are submitted early.
 pub(super) const ENTRIES: u32 = 512;
-/// Entries of the completion queue.
-const COMPLETIONS: u32 = 8192;
+/// Entries of the completion queue. More completions than that wait in the kernel until there is room.
+const COMPLETIONS: u32 = 2048;
 
 /// An operation that a ring carries out, with the reason.
 #[derive(Debug, Clone, Copy)]
