@@ -100,6 +100,8 @@ impl Sums {
 struct Server {
     /// Time of the last request to the server.
     asked: Instant,
+    /// Requests to it that have not ended.
+    outstanding: u64,
     /// Completed at this server since it became known.
     own: Sums,
     /// Part of the total that was reported to this server, or had completed before it became known.
@@ -134,21 +136,25 @@ impl Tracker {
         if now.since(self.swept) >= SERVER_FORGOTTEN {
             self.forget(now);
         }
+        let (total, outstanding) = (self.total, self.outstanding);
         self.outstanding += 1;
-        let total = self.total;
         let known = self.servers.get_mut(&server).filter(|known| now.since(known.asked) < SERVER_FORGOTTEN);
         let Some(known) = known else {
-            self.servers.insert(server, Server { asked: now, own: Sums::default(), reported: total });
-            let first = u32::from(self.form == Form::Paper);
-            return RemoteService { rho: first, delta: first, servers: self.known(), ..RemoteService::default() };
+            let own = Sums::default();
+            self.servers.insert(server, Server { asked: now, outstanding: 1, own, reported: total });
+            let (first, servers) = (u32::from(self.form == Form::Paper), self.known());
+            let outstanding = number(outstanding);
+            return RemoteService { rho: first, delta: first, servers, outstanding, ..RemoteService::default() };
         };
         known.asked = now;
+        let elsewhere = outstanding.saturating_sub(known.outstanding);
+        known.outstanding += 1;
         let unreported = match self.form {
             Form::Product => total.minus(known.own).minus(known.reported),
             Form::Paper => total.minus(known.reported),
         };
         // Parts of a request are reported later, when they add up to a whole one.
-        let whole = |cost: u64| u32::try_from(cost >> Cost::SHIFT).unwrap_or(u32::MAX);
+        let whole = |cost: u64| number(cost >> Cost::SHIFT);
         let delta = whole(unreported.all);
         let recent = whole(total.all.wrapping_sub(self.at_idle)).min(delta);
         let remote = RemoteService {
@@ -158,6 +164,7 @@ impl Tracker {
             rho_bytes: unreported.reserved_bytes,
             delta_bytes: unreported.all_bytes,
             servers: 0,
+            outstanding: number(elsewhere),
         };
         known.reported = known.reported.plus(Sums::of(&remote));
         RemoteService { servers: self.known(), ..remote }
@@ -167,7 +174,7 @@ impl Tracker {
     /// queue would exceed its limit, since servers would never learn of its service at other servers.
     // rule: mclock.client-counts
     pub fn refused(&mut self, server: u32, remote: RemoteService) {
-        self.ended();
+        self.ended(server);
         if let Some(known) = self.servers.get_mut(&server) {
             known.reported = known.reported.minus(Sums::of(&remote));
         }
@@ -188,14 +195,17 @@ impl Tracker {
         if let Some(known) = self.servers.get_mut(&server) {
             known.own.add(service, reserved);
         }
-        self.ended();
+        self.ended(server);
     }
 
-    /// Notes that a request is no longer outstanding. Called for requests that were cancelled or lost with their server;
+    /// Notes that a request to a server is no longer outstanding. Called for requests that were cancelled or lost with their server;
     /// [`Tracker::completed`] and [`Tracker::refused`] include it.
     // rule: mclock.share-floor
-    pub fn ended(&mut self) {
+    pub fn ended(&mut self, server: u32) {
         self.outstanding = self.outstanding.saturating_sub(1);
+        if let Some(known) = self.servers.get_mut(&server) {
+            known.outstanding = known.outstanding.saturating_sub(1);
+        }
         if self.outstanding == 0 {
             self.at_idle = self.total.all;
         }
@@ -215,8 +225,13 @@ impl Tracker {
     }
 
     fn known(&self) -> u32 {
-        u32::try_from(self.servers.len()).unwrap_or(u32::MAX)
+        number(self.servers.len() as u64)
     }
+}
+
+/// A count of a report, at most the largest that it holds.
+fn number(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// State of a client at a server.
@@ -355,7 +370,15 @@ mod tests {
         tracker.completed(1, &reply(Phase::Weight, Cost::requests(4), 1 << 20));
         tracker.completed(2, &reply(Phase::Reservation, Cost::from_raw(7), 512));
         let remote = tracker.ask(secs(1), 1);
-        let due = RemoteService { rho: 0, delta: 16, recent: 0, rho_bytes: 512, delta_bytes: 66_048, servers: 2 };
+        let due = RemoteService {
+            rho: 0,
+            delta: 16,
+            recent: 0,
+            rho_bytes: 512,
+            delta_bytes: 66_048,
+            servers: 2,
+            outstanding: 0,
+        };
         assert_eq!(remote, due);
         tracker.refused(1, remote);
         assert_eq!(tracker.ask(secs(1), 1), due, "a rejected report is repeated");
@@ -400,7 +423,7 @@ mod tests {
         tracker.completed(1, &reply(Phase::Weight, Cost::requests(7), 0));
         assert_eq!(recent(&mut tracker, 2), (7, 7));
         // One is cancelled, and a server refuses another one.
-        tracker.ended();
+        tracker.ended(2);
         tracker.completed(2, &reply(Phase::Weight, Cost::requests(2), 0));
         let remote = tracker.ask(secs(1), 1);
         tracker.refused(1, remote);
@@ -419,7 +442,8 @@ mod tests {
         assert_eq!(tracker.servers(), 2);
         let first = RemoteService { rho: 1, delta: 1, servers: 2, ..RemoteService::default() };
         assert_eq!(tracker.ask(secs(600), 1), first, "like an unknown server");
-        let next = RemoteService { delta: 2, delta_bytes: 16_384, servers: 2, ..RemoteService::default() };
+        let next =
+            RemoteService { delta: 2, delta_bytes: 16_384, servers: 2, outstanding: 1, ..RemoteService::default() };
         assert_eq!(tracker.ask(secs(601), 2), next);
         let mut clients = Clients::default();
         assert_eq!(clients.ask(secs(0), 7), None);

@@ -7,7 +7,7 @@ use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 const SERVERS_2: RemoteService =
-    RemoteService { rho: 0, delta: 0, recent: 0, rho_bytes: 0, delta_bytes: 0, servers: 2 };
+    RemoteService { rho: 0, delta: 0, recent: 0, rho_bytes: 0, delta_bytes: 0, servers: 2, outstanding: 0 };
 
 fn reported(requests: u32, servers: u32) -> RemoteService {
     RemoteService { delta: requests, recent: requests, delta_bytes: u64::from(requests) * 8192, servers, ..SERVERS_2 }
@@ -153,6 +153,24 @@ fn virtual_time_was_never_reset_after_the_last_client_left() {
     world.pump();
     world.run_until(secs(2));
     assert_eq!(world.gate.inspect(world.now).virtual_time, start);
+}
+
+// rule: mclock.remote-started
+#[test]
+fn a_client_that_lies_about_its_requests_elsewhere_is_owed_no_more_than_servers_hold() {
+    let mut world = World::simple(&product(), 4, 100_000);
+    let neighbour = world.busy(Policy::default(), Pattern::Closed(64));
+    let vm = world.vm(Policy { weight: None, ..Policy::default().reserving(100) });
+    let mut source = Source::new(vm, VolumeId(0), Pattern::Manual);
+    source.remote = Some(RemoteService { outstanding: u32::MAX, ..SERVERS_2 });
+    let source = world.source(source);
+    world.run_until(secs(60));
+    (0..2000).for_each(|_| assert!(world.ask(source)));
+    world.pump();
+    world.run_until(secs(62));
+    // The depth of the other server, those of 2 s, and the first.
+    assert_eq!(world.times(vm).len(), 4 + 200 + 1);
+    assert!(longest_gap_ms(&world, neighbour, secs(59)) <= 1);
 }
 
 // rule: mclock.remote-burst

@@ -330,7 +330,7 @@ impl Oracle {
         let base = if inner_reserved { inner_line } else { inner_v };
         level.charge(now, amount, inner_reserved, base, (vm.client, 0));
         if let Some(client) = &mut vm.client {
-            (client.reported, client.piece) = (0, amount.raw);
+            (client.reported, client.piece) = (0, amount);
         }
         vm.v = inner_v;
         self.v = v;
@@ -393,7 +393,7 @@ impl Scheduler for Oracle {
     fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
         let now = tag(now);
         self.refresh(owner);
-        let piece = self.vm(owner).client.map_or(ONE, |client| client.piece);
+        let piece = self.vm(owner).client.map_or(ONE, |client| client.piece.raw);
         let ((line, inner_line), info) = (self.lines(owner, volume, piece), self.info);
         let rho = Amount::new(Tag::from(remote.rho) * ONE, remote.rho_bytes.into(), &info);
         let inner_step = self.inner_step(owner, volume, rho);
@@ -402,7 +402,7 @@ impl Scheduler for Oracle {
         vm.client = match vm.client {
             _ if remote.servers <= 1 && remote.delta == 0 => None,
             Some(client) => Some(Client { servers, ..client }),
-            None => Some(Client { servers, reported: 0, piece: ONE }),
+            None => Some(Client { servers, reported: 0, piece: Amount::new(ONE, 0, &info), started: 0 }),
         };
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
         let servers = vm.client.map_or(1, |client| client.servers);
@@ -411,6 +411,7 @@ impl Scheduler for Oracle {
         if let Some(client) = &mut vm.client {
             let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
             client.reported += delta.min(remote.recent.into()) * ONE;
+            client.started = Tag::from(remote.outstanding).min(Tag::from(info.depth) * (servers - 1));
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
             let reserved = Amount::new(rho * ONE, rho_bytes, &info);
             let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &info);

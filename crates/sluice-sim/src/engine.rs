@@ -521,7 +521,7 @@ impl Simulation {
         let open = self.open.get(token);
         let vm = &mut self.vms[open.vm as usize];
         if let Some(tracker) = &mut vm.tracker {
-            tracker.ended();
+            tracker.ended(node as u32);
         }
         if vm.state == State::Stopped {
             self.cancelled(token);

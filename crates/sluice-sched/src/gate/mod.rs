@@ -88,6 +88,8 @@ pub struct RemoteService {
     pub delta_bytes: u64,
     /// Number of servers that the client uses, this one included; 0 and 1 mean this one only.
     pub servers: u32,
+    /// Requests that were sent to the other servers and have not ended. Service of them is not in the counts yet.
+    pub outstanding: u32,
 }
 
 /// A request from a frontend.

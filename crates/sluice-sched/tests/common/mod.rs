@@ -462,6 +462,7 @@ impl Source {
             rho_bytes,
             delta_bytes,
             servers: (delta.min(1 << 20) + 1).next_power_of_two(),
+            outstanding: delta % 4,
         });
         self
     }

@@ -146,3 +146,22 @@ fn service_of_one_node_before_a_silence_was_a_credit_at_the_other() {
     let most = (1.0 + 16.0) * 2.0 * cloud.cost(kib(256));
     assert!(missing <= most, "{missing:.1} of at most {most:.1} missing");
 }
+
+/// Its queue at a node is empty now and then. What was owed then was forgiven although another node had started requests that no
+/// report had counted yet, and the report of them counted later: 2.4 requests a second were lost for ever.
+#[test]
+fn a_reservation_leaked_at_randomly_chosen_nodes() {
+    for (count, seconds) in [(2, 120.0), (3, 60.0)] {
+        let service = Service { fixed_ns: None, exponential: true };
+        let cloud = Cloud { placement: Placement::Random, service, ..nodes(count, 1500.0, 16, 16) };
+        let mut world = World::new(&cloud, "mclock", 1);
+        let policy = Policy { weight: None, ..Policy::default().reserving(900) };
+        let vm = world.vm(policy, &[kib(8)]);
+        world.set_load(vm, Load::Closed(64));
+        world.run_for(1.0);
+        let meter = Meter::start(&world);
+        world.run_for(seconds);
+        let off = (meter.rate(&world, vm) - 900.0) * seconds;
+        assert!(off.abs() <= 16.0 * (count - 1) as f64 + 64.0, "{count} nodes: {off:.0} requests after {seconds} s");
+    }
+}

@@ -74,8 +74,10 @@ pub struct Client {
     pub servers: Tag,
     /// Reported since the VM was last served here, in raw cost units.
     pub reported: Tag,
-    /// Cost of its last request here.
-    pub piece: Tag,
+    /// Its last request here.
+    pub piece: Amount,
+    /// Requests that other servers may have started without a report.
+    pub started: Tag,
 }
 
 /// A limit throttles a VM or a volume: until when, and the first decision since, with virtual time at that decision.
@@ -223,7 +225,7 @@ impl Level {
             self.tat_bytes += bytes_at(rate, reserved.bytes + beyond.bytes);
         }
         if let Some(weight) = self.policy.weight {
-            let cap = self.share.max(v + share_of(weight, 16 * client.servers * client.piece));
+            let cap = self.share.max(v + share_of(weight, 16 * client.servers * client.piece.raw));
             self.share = (self.share + share_of(weight, reserved.raw)).min(cap);
             self.share += share_of(weight, beyond.raw);
         }
@@ -270,7 +272,12 @@ impl Level {
     /// 8.4: R is raised when an owner becomes backlogged, P to the floor.
     /// `due`: now, or the tag of the most overdue volume.
     pub fn activate(&mut self, due: Tag, v: Tag, client: Option<Client>) {
-        self.raise_to(due);
+        // What others may have started is reported later, and counts then.
+        let (started, started_bytes) = client
+            .map_or((0, 0), |client| (client.started * client.piece.raw, client.started * client.piece.reserved_bytes));
+        let Reservation { iops, bytes } = self.policy.reservation;
+        self.due = self.due.max(due - iops.map_or(0, |rate| requests_at(rate, started)));
+        self.due_bytes = self.due_bytes.max(due - bytes.map_or(0, |rate| bytes_at(rate, started_bytes)));
         self.share = self.share.max(self.floor(v, client));
     }
 

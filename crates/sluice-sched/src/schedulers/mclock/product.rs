@@ -247,7 +247,7 @@ impl Product {
         let throttles_others = owner.charge_lanes((volume, inner_right), open, &amount, now);
         let has_inner = owner.has_inner();
         if let Some(remote) = owner.remote_mut() {
-            remote.note_served(amount.cost);
+            remote.note_served(&amount);
         }
         let released = owner.released(volume).max(open.since);
         level.note_served(phase, amount.cost, goes_on);
@@ -321,7 +321,7 @@ impl Product {
     fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
         let Product { owners, info, reporting, .. } = self;
         let owner = &mut owners[index as usize];
-        let reported = Remote::reported(report);
+        let reported = Remote::reported(report, info);
         *reporting = *reporting + u32::from(reported.is_some()) - u32::from(owner.remote().is_some());
         match (owner.remote_mut(), reported) {
             (Some(known), Some(reported)) => known.servers = reported.servers,
@@ -384,16 +384,16 @@ impl Scheduler for Product {
         let volume = owner.volume_index(volume);
         self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.info);
-        let Product { owners, level, .. } = self;
+        let Product { owners, level, info, .. } = self;
         let remote = owners[index as usize].remote();
-        let piece = remote.map_or(0, |remote| remote.piece);
+        let piece = remote.map_or(0, |remote| remote.piece.cost);
         let costs = (reserved.cost, piece);
         let capped = |member: &Member| member.tags.is_capped(ServicePhase::Reservation, costs, level.virtual_time);
         let is_capped = member(owners, index).is_none_or(capped);
         let clocks = level.charge_clocks(is_capped, piece, now, index, |index| member(owners, index));
-        let owner = self.owner_mut(index);
+        let owner = &mut owners[index as usize];
         if let Some(remote) = owner.remote_mut() {
-            remote.note(report);
+            remote.note(report, info);
             let remote = *remote;
             let inner_step = owner.inner_step_elsewhere(volume, &reserved);
             owner.member.tags.add_remote(&clocks, &remote, (&reserved, &beyond), inner_step);

@@ -23,27 +23,37 @@ pub(super) struct Remote {
     /// Reported service at other servers since the VM was last served here, in raw cost units. Only the recent part of each
     /// report counts, see [`RemoteService::recent`].
     pub(super) since_served: u64,
-    /// Cost of the VM's last request here in raw cost units. It stands for the size of requests at other servers, which
-    /// reports do not contain.
-    pub(super) piece: u64,
+    /// The VM's last request here. It stands for the size of requests at other servers, which reports do not contain.
+    pub(super) piece: Amount,
+    /// Requests that other servers may have started without a report of it, as the last report tells.
+    pub(super) outstanding: u32,
 }
 
 impl Remote {
     /// The client of a VM, if the report names other servers.
     #[must_use]
-    pub(super) fn reported(report: &RemoteService) -> Option<Remote> {
+    pub(super) fn reported(report: &RemoteService, info: &DeviceInfo) -> Option<Remote> {
         let uses_others = report.servers > 1 || report.delta > 0;
-        uses_others.then_some(Remote { servers: report.servers.max(2), since_served: 0, piece: Cost::ONE.raw().into() })
+        let servers = report.servers.max(2);
+        uses_others.then_some(Remote { servers, since_served: 0, piece: Amount::of_reference(info), outstanding: 0 })
     }
 
-    /// Notes a dispatch of this cost here.
-    pub(super) fn note_served(&mut self, cost: u64) {
-        (self.since_served, self.piece) = (0, cost);
+    /// Notes a dispatch of this amount here.
+    pub(super) fn note_served(&mut self, amount: &Amount) {
+        (self.since_served, self.piece) = (0, *amount);
+    }
+
+    /// The largest amount that other servers may have started without a report of it. Each has at most as many requests in
+    /// flight as this one.
+    // rule: mclock.remote-started
+    pub(super) fn started(&self) -> Amount {
+        self.piece.times(self.outstanding)
     }
 
     /// Notes the service that a report counts.
     // rule: mclock.share-floor
-    pub(super) fn note(&mut self, report: &RemoteService) {
+    pub(super) fn note(&mut self, report: &RemoteService, info: &DeviceInfo) {
+        self.outstanding = report.outstanding.min(info.depth.saturating_mul(self.servers - 1));
         let recent = u64::from(report.recent.min(report.delta)) << Cost::SHIFT;
         self.since_served = self.since_served.saturating_add(recent);
     }

@@ -59,6 +59,12 @@ impl Amount {
     pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
         Amount { cost, bytes, reserved_bytes: reserved_bytes(cost, bytes, info.request_bytes) }
     }
+
+    /// Amounts of as many dispatches.
+    pub(super) fn times(&self, count: u32) -> Self {
+        let times = |one: u64| one.saturating_mul(count.into());
+        Amount { cost: times(self.cost), bytes: times(self.bytes), reserved_bytes: times(self.reserved_bytes) }
+    }
 }
 
 /// Due times of a reservation.
@@ -175,6 +181,13 @@ impl Minimum {
     pub(super) fn raise_to(&mut self, now: Tag) {
         self.requests.raise_to(now);
         self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now));
+    }
+
+    /// Forgives what was owed before `now`, but for an amount that other servers may have started: their reports of it are still to
+    /// come, and would count it again.
+    fn forgive_but(&mut self, started: &Amount, now: Tag) {
+        self.requests.raise_to(now.saturating_sub(self.requests.step(started.cost)));
+        self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now.saturating_sub(bytes.step(started.reserved_bytes))));
     }
 
     /// Forgives the time `by` during which the limit throttled the member although it could have been served.
@@ -461,9 +474,12 @@ impl Tags {
     /// \[mclock\] eq. (3) and 3.1, "Burst Handling". DEVIATION: P tags use virtual time instead of real time, otherwise
     /// weights lose effect as soon as one of them, as a number, exceeds its VM's IOPS. The reservation is raised here
     /// only and not at every arrival, otherwise an over-committed device divides equally instead of in proportion.
-    // rule: mclock.over-commitment, mclock.virtual-time
+    // rule: mclock.over-commitment, mclock.virtual-time, mclock.remote-started
     pub(super) fn activate(&mut self, clocks: &Clocks, remote: Option<&Remote>) {
-        self.minimum.raise_to(clocks.due_now);
+        match remote {
+            None => self.minimum.raise_to(clocks.due_now),
+            Some(remote) => self.minimum.forgive_but(&remote.started(), clocks.due_now),
+        }
         self.share.raise_to(self.share_floor(clocks, remote));
     }
 
@@ -530,7 +546,7 @@ impl Tags {
         self.minimum.make_up(beyond, clocks.due_now);
         self.limiter.charge_past(reserved);
         self.limiter.charge_past(beyond);
-        self.charge_share_up_to_cap(reserved.cost, remote.piece, clocks, Some(remote));
+        self.charge_share_up_to_cap(reserved.cost, remote.piece.cost, clocks, Some(remote));
         self.share.charge(beyond.cost);
     }
 
