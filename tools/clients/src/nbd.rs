@@ -38,14 +38,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use self::handshake::Session;
 use self::inbox::Inbox;
 use self::slots::{Kind, Slots};
 use self::socket::{Interest, Socket, Stream};
+use sluice_io::nbd::client::{self, HandshakeError, Session, Wanted};
 pub use sluice_io::nbd::wire::Errno;
 use sluice_io::nbd::wire::{self, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
 
-mod handshake;
 mod inbox;
 mod slots;
 mod socket;
@@ -98,6 +97,17 @@ pub enum ClientError {
     /// A read or write is longer than [`PAYLOAD_LEN_MAX`].
     #[error("A read or write of {len_bytes} bytes exceeds {PAYLOAD_LEN_MAX}; split it")]
     TooLong { len_bytes: usize },
+}
+
+impl From<HandshakeError> for ClientError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Io(source) => ClientError::Io(source),
+            HandshakeError::Closed => ClientError::Closed,
+            HandshakeError::Refused { option, kind, message } => ClientError::Refused { option, kind, message },
+            HandshakeError::Protocol { what } => ClientError::Protocol { what },
+        }
+    }
 }
 
 /// Options of a connection.
@@ -377,7 +387,8 @@ impl Client {
 
     fn start(stream: Stream, export: &str, options: &ClientOptions) -> Result<Client, ClientError> {
         let mut socket = Socket::new(stream, options.handshake_timeout).map_err(ClientError::Connect)?;
-        let session = handshake::run(&mut socket, export, options)?;
+        let wanted = Wanted { structured_replies: options.structured_replies, base_allocation: options.base_allocation };
+        let session = client::run(&mut socket, export, wanted)?;
         Ok(Client {
             inbox: Inbox::new(session.structured_replies, options.keep_data),
             socket,

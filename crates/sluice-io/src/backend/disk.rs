@@ -97,7 +97,16 @@ impl Backend {
     /// Handles the result of a job that a store has sent to the helper threads.
     pub(crate) fn job_done(&mut self, now: Instant, result: BlockingResult) {
         let mut context = Context { now, ring: &mut self.ring, jobs: &self.blocking };
-        self.store.stores_mut().file.job_done(&mut context, result);
+        let stores = self.store.stores_mut();
+        match result {
+            BlockingResult::Dial { volume, result } => stores.remote.dialled(&mut context, volume, result),
+            result => stores.file.job_done(&mut context, result),
+        }
+    }
+
+    /// Closes connections, so that all operations in the kernel end.
+    pub(crate) fn shut_down(&mut self) {
+        self.store.stores_mut().remote.shut_down(&mut self.ring);
     }
 
     /// Returns a submission that has ended, and removes it from the table.

@@ -129,6 +129,9 @@ fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox<Dis
                 let result = discard(&source, part);
                 BlockingResult::Discard { op, result }
             }
+            BlockingJob::Dial { volume, source } => {
+                BlockingResult::Dial { volume, result: source.connect_again() }
+            }
             #[cfg(test)]
             BlockingJob::Hang(until) => {
                 let _ = until.recv();

@@ -11,15 +11,20 @@ use io_uring::{opcode, types};
 use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
 
-/// The timer of a device thread.
-#[derive(Default)]
+/// A timer of a device thread.
 pub(crate) struct DeadlineTimer {
+    /// What its event has.
+    tag: Tag,
     /// Used by the kernel until the timer fires.
     time: Box<types::Timespec>,
     runs: bool,
 }
 
 impl DeadlineTimer {
+    pub(crate) fn new(tag: Tag) -> Self {
+        DeadlineTimer { tag, time: Box::default(), runs: false }
+    }
+
     /// Starts the timer with a duration of `time`, unless it is running.
     pub(crate) fn start(&mut self, ring: &mut Ring, time: Duration) {
         if self.runs {
@@ -28,7 +33,7 @@ impl DeadlineTimer {
         *self.time = types::Timespec::from(time);
         let entry = opcode::Timeout::new(&raw const *self.time).build();
         // SAFETY: the time is boxed and stays until the timer has fired; a loop is dropped when the ring is empty.
-        unsafe { ring.push(entry.user_data(Tag::Timer.pack())) };
+        unsafe { ring.push(entry.user_data(self.tag.pack())) };
         self.runs = true;
     }
 
@@ -40,7 +45,7 @@ impl DeadlineTimer {
     /// Makes it fire now.
     pub(crate) fn cancel(&mut self, ring: &mut Ring) {
         if self.runs {
-            let entry = opcode::AsyncCancel::new(Tag::Timer.pack()).build();
+            let entry = opcode::AsyncCancel::new(self.tag.pack()).build();
             // SAFETY: a cancellation refers to no memory.
             unsafe { ring.push(entry.user_data(Tag::Ignored.pack())) };
         }

@@ -66,7 +66,7 @@ impl Actor for Disk {
         let backend = Backend::new(ring, spec.gate.depth, jobs, store);
         let base = Base::new(spec.name.clone(), gate);
         let core = Core::new(base, backend, mailbox.waker());
-        let (frontends, deadline_timer) = (Frontends::new(), DeadlineTimer::default());
+        let (frontends, deadline_timer) = (Frontends::new(), DeadlineTimer::new(Tag::Timer));
         Ok((Disk { core, frontends, deadline_timer, restarts }, helper))
     }
 
@@ -181,6 +181,7 @@ impl Actor for Disk {
     /// Shuts down all sockets and stops listening to guests, so that all operations in the kernel end.
     fn shut_down(&mut self) {
         self.frontends.shut_down(&mut self.core);
+        self.core.backend.shut_down();
         self.deadline_timer.cancel(&mut self.core.backend.ring);
     }
 

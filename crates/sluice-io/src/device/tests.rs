@@ -32,6 +32,7 @@ mod cpu;
 mod departures;
 mod order;
 mod polling;
+mod remote;
 mod restarts;
 mod zeroes;
 

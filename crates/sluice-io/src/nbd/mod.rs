@@ -9,6 +9,7 @@
 //! | [`export`] | a volume under its name; transmission flags | none |
 //! | [`options`] | parsing of option payloads during the handshake | none |
 //! | [`handshake`] | the server's half of the handshake as a state machine | none |
+//! | [`client`] | the client's half of the handshake | yes |
 //! | [`negotiate`] | the same, run over an async or a blocking stream | yes |
 //! | [`transmission`] | whether a request is allowed, and what to reply if not | none |
 //! | [`listener`] | sockets that accept clients | yes |
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod export;
 pub mod handshake;
 pub mod listener;

@@ -31,7 +31,7 @@ impl Alignment {
     pub(super) const BUFFERED: Self = Self { memory: 1, offset: SECTOR_BYTES };
 
     /// Rounds up to values that a virtual disk can advertise.
-    fn new(memory: u32, offset: u32) -> Self {
+    pub(super) fn new(memory: u32, offset: u32) -> Self {
         Self { memory: memory.max(1).next_power_of_two(), offset: offset.max(SECTOR_BYTES).next_power_of_two() }
     }
 

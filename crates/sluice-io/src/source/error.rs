@@ -47,6 +47,14 @@ pub enum SourceError {
     )]
     OtherFile { path: PathBuf },
 
+    /// Another server does not serve it.
+    #[error("Volume {name}: {why}")]
+    Remote {
+        name: String,
+        /// Why not, for people.
+        why: String,
+    },
+
     /// A call on its path has not returned in time. The caller of this crate sets the time limit.
     #[error("Volume {path} has not responded for {seconds} s: its disk or file system hangs")]
     Silent {

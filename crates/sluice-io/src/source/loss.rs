@@ -17,6 +17,8 @@ pub enum Loss {
     OfVolume = 1,
     /// Anything that was written to the file or disk before.
     OfFile = 2,
+    /// What another server has confirmed and no flush has followed, because that server may have restarted.
+    OfServer = 3,
 }
 
 impl Loss {
@@ -27,6 +29,7 @@ impl Loss {
             Self::None => None,
             Self::OfVolume => Some("a forced write failed"),
             Self::OfFile => Some("a sync failed"),
+            Self::OfServer => Some("its server was away"),
         }
     }
 }
@@ -40,7 +43,8 @@ impl Mark {
         match self.0.load(Ordering::Relaxed) {
             0 => Loss::None,
             1 => Loss::OfVolume,
-            _ => Loss::OfFile,
+            2 => Loss::OfFile,
+            _ => Loss::OfServer,
         }
     }
 

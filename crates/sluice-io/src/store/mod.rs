@@ -18,6 +18,7 @@
 pub mod delay;
 pub mod file;
 mod null;
+pub(crate) mod remote;
 pub mod slot_log;
 pub(crate) mod window;
 
@@ -29,6 +30,7 @@ use sluice_sched::{Instant, Kind, Request};
 use crate::backend::ring::Ring;
 use crate::slab::{Id as _, IoId, VolumeKey};
 use crate::source::claims::Claims;
+use crate::source::remote::Remote;
 use crate::source::{Allocation, ByteRange, Facts, FaultReport, Source, Span};
 use file::jobs::Jobs;
 
@@ -256,6 +258,36 @@ impl StoreInfo {
 }
 
 impl Memory {
+    /// The first segment, of at most `bytes`; `None` if there is none.
+    pub(crate) fn first(&self, bytes: u32) -> Option<(*mut u8, u32)> {
+        match *self {
+            Memory::None => None,
+            Memory::One(start) => Some((start, bytes)),
+            Memory::Pieces(first, count) => {
+                // SAFETY: the list stays until the operation has ended, and nothing changes it meanwhile.
+                let pieces = unsafe { std::slice::from_raw_parts(first, count as usize) };
+                let piece = pieces.iter().find(|piece| piece.iov_len > 0)?;
+                Some((piece.iov_base.cast(), bytes.min(u32::try_from(piece.iov_len).unwrap_or(u32::MAX))))
+            }
+        }
+    }
+
+    /// Copies bytes into the first segments, and removes these.
+    ///
+    /// # Safety
+    /// The operation has not ended, and has at least as many bytes.
+    pub(crate) unsafe fn fill(&mut self, mut bytes: &[u8]) {
+        while let Some((to, length)) = self.first(bytes.len() as u32).filter(|_| !bytes.is_empty()) {
+            let (now, later) = bytes.split_at(length as usize);
+            // SAFETY: the memory belongs to the operation until it has ended, and has as many bytes. A guest that reads or writes it
+            // meanwhile gets what it asked for.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            // SAFETY: the caller's promise.
+            unsafe { self.advance(now.len()) };
+            bytes = later;
+        }
+    }
+
     /// Removes the first `bytes`.
     ///
     /// # Safety
@@ -374,7 +406,11 @@ impl StoreSpec {
     /// Returns what is known of its source, whatever its kind; `None` if it has none.
     #[must_use]
     pub fn facts(&self) -> Option<&Facts> {
-        self.source().map(|source| &***source)
+        match self {
+            StoreSpec::Null => None,
+            StoreSpec::File(file) => Some(&file.source),
+            StoreSpec::Remote(source) => Some(source),
+        }
     }
 
     /// Returns the open file or block device; `None` if it is in none.
@@ -397,6 +433,8 @@ stores! {
     null: Null = null::Null,
     /// In a file, a block device, or a range of one.
     file: File(spec: file::FileSpec) = file::FileStore,
+    /// At another server, over NBD.
+    remote: Remote(source: Arc<Source<Remote>>) = remote::RemoteStore,
 }
 
 #[cfg(test)]

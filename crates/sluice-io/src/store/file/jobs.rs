@@ -1,12 +1,15 @@
 //! Jobs of a device's helper threads: calls that may block and are not I/O of a VM.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::FileVolumeKey;
 use crate::slab::IoId;
+use crate::source::remote::Remote;
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 use crate::store::OpIndex;
+use crate::store::remote::RemoteKey;
 
 /// A job of a helper thread.
 pub(crate) enum BlockingJob {
@@ -29,6 +32,8 @@ pub(crate) enum BlockingJob {
         /// In bytes of the device, not of the volume.
         part: ByteRange,
     },
+    /// Connects again to the server of a volume.
+    Dial { volume: RemoteKey, source: Arc<Source<Remote>> },
     /// Waits until the sender is dropped.
     #[cfg(test)]
     Hang(std::sync::mpsc::Receiver<()>),
@@ -57,6 +62,11 @@ pub(crate) enum BlockingResult {
         op: OpIndex,
         /// 0, or a negated errno.
         result: i32,
+    },
+    Dial {
+        volume: RemoteKey,
+        /// The connection, or why there is none.
+        result: Result<OwnedFd, String>,
     },
 }
 

@@ -38,7 +38,7 @@ impl FileStore {
         let Volume { source, file, .. } = &self.volumes[volume];
         let file = *file;
         match source.loss() {
-            Loss::None => {}
+            Loss::None | Loss::OfServer => {}
             Loss::OfVolume => source.set_loss(Loss::None),
             Loss::OfFile => {
                 self.files.set_failed(file, false);

@@ -210,7 +210,9 @@ impl FileStore {
                 }
             }
             BlockingResult::Discard { op, result } => self.operation_completed(context, op, result),
-            BlockingResult::Allocation { .. } => unreachable!("it belongs to a request"),
+            BlockingResult::Allocation { .. } | BlockingResult::Dial { .. } => {
+                unreachable!("it belongs to a request or to another store")
+            }
         }
     }
 }

@@ -2,31 +2,76 @@
 
 use std::io::{self, Read, Write};
 
-use super::{ClientError, ClientOptions};
-use sluice_io::nbd::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
-use sluice_io::nbd::wire::{
+use super::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
+use super::wire::{
     BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at,
 };
 
 /// Maximum number of replies to one option; a server that sends more is rejected.
 const REPLIES_MAX: usize = 1024;
 
+/// Why a handshake has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The connection failed.
+    #[error("The connection to the NBD server failed")]
+    Io(#[source] io::Error),
+    /// The server closed the connection.
+    #[error("The NBD server closed the connection during the handshake")]
+    Closed,
+    /// The server refused an option.
+    #[error("The NBD server refused option {option} with error {kind:#x}: {message}")]
+    Refused {
+        /// The option; see [`option`].
+        option: u32,
+        /// The error code; see [`option_reply`].
+        kind: u32,
+        /// The server's message, may be empty.
+        message: String,
+    },
+    /// The server violated the protocol.
+    #[error("The NBD server violated the protocol: {what}")]
+    Protocol {
+        /// The violation.
+        what: &'static str,
+    },
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// Structured replies. A server that does not support them is used without.
+    pub structured_replies: bool,
+    /// The context `base:allocation`. Needs structured replies.
+    pub base_allocation: bool,
+}
+
 /// Options and export properties that client and server have negotiated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Session {
-    pub(super) size_bytes: u64,
-    pub(super) flags: u16,
-    pub(super) block_sizes: Option<[u32; 3]>,
-    pub(super) structured_replies: bool,
-    pub(super) base_allocation: Option<u32>,
+pub struct Session {
+    pub size_bytes: u64,
+    /// Bits of [`transmission_flag`](super::wire::transmission_flag).
+    pub flags: u16,
+    /// Minimum, preferred and maximum block size in bytes, if the server states them.
+    pub block_sizes: Option<[u32; 3]>,
+    pub structured_replies: bool,
+    /// Number of the context `base:allocation`.
+    pub base_allocation: Option<u32>,
+}
+
+impl Session {
+    /// Whether the export has this transmission flag.
+    #[must_use]
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
 }
 
 /// Runs the handshake on a blocking stream and stops at the first byte of the transmission phase.
-pub(super) fn run<S: Read + Write>(
-    stream: &mut S,
-    export: &str,
-    options: &ClientOptions,
-) -> Result<Session, ClientError> {
+///
+/// # Errors
+/// The server refuses the export, breaks the protocol, or the connection fails.
+pub fn run<S: Read + Write>(stream: &mut S, export: &str, options: Wanted) -> Result<Session, HandshakeError> {
     let mut session = Session::default();
     greet(stream)?;
     if options.structured_replies {
@@ -40,7 +85,7 @@ pub(super) fn run<S: Read + Write>(
     Ok(session)
 }
 
-fn greet<S: Read + Write>(stream: &mut S) -> Result<(), ClientError> {
+fn greet<S: Read + Write>(stream: &mut S) -> Result<(), HandshakeError> {
     let mut greeting = [0; 18];
     read(stream, &mut greeting)?;
     let flags = parse_greeting(&greeting).ok_or(broken("the greeting is not that of a newstyle server"))?;
@@ -48,11 +93,11 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<(), ClientError> {
         return Err(broken("it does not support the fixed newstyle handshake"));
     }
     let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
-    stream.write_all(&u32::from(answer).to_be_bytes()).map_err(ClientError::Io)
+    stream.write_all(&u32::from(answer).to_be_bytes()).map_err(HandshakeError::Io)
 }
 
 /// Returns `None` if the server supports the option but not the context.
-fn select_base_allocation<S: Read + Write>(stream: &mut S, name: &[u8]) -> Result<Option<u32>, ClientError> {
+fn select_base_allocation<S: Read + Write>(stream: &mut S, name: &[u8]) -> Result<Option<u32>, HandshakeError> {
     let query = [&1u32.to_be_bytes(), &(BASE_ALLOCATION.len() as u32).to_be_bytes(), BASE_ALLOCATION.as_bytes()];
     let payload = [name, &query.concat()].concat();
     let mut id = None;
@@ -65,7 +110,7 @@ fn select_base_allocation<S: Read + Write>(stream: &mut S, name: &[u8]) -> Resul
     Ok(if offered(answer)? { id } else { None })
 }
 
-fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Result<(), ClientError> {
+fn go<S: Read + Write>(stream: &mut S, name: &[u8], session: &mut Session) -> Result<(), HandshakeError> {
     let requests = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
     let mut has_size = false;
     ask(stream, option::GO, &[name, &requests].concat(), |kind, payload| {
@@ -91,11 +136,11 @@ fn ask<S: Read + Write>(
     stream: &mut S,
     code: u32,
     payload: &[u8],
-    mut on_reply: impl FnMut(u32, &[u8]) -> Result<(), ClientError>,
-) -> Result<(), ClientError> {
+    mut on_reply: impl FnMut(u32, &[u8]) -> Result<(), HandshakeError>,
+) -> Result<(), HandshakeError> {
     let (magic, len) = (OPTION_MAGIC.to_be_bytes(), (payload.len() as u32).to_be_bytes());
     let message = [magic.as_slice(), &code.to_be_bytes(), &len, payload].concat();
-    stream.write_all(&message).map_err(ClientError::Io)?;
+    stream.write_all(&message).map_err(HandshakeError::Io)?;
     for _ in 0..REPLIES_MAX {
         let mut header = [0; OptionReplyHeader::LEN];
         read(stream, &mut header)?;
@@ -109,7 +154,7 @@ fn ask<S: Read + Write>(
             option_reply::ACK => return Ok(()),
             kind if kind & option_reply::ERROR_BIT != 0 => {
                 let message = String::from_utf8_lossy(&payload).into_owned();
-                return Err(ClientError::Refused { option: code, kind, message });
+                return Err(HandshakeError::Refused { option: code, kind, message });
             }
             kind => on_reply(kind, &payload)?,
         }
@@ -118,21 +163,21 @@ fn ask<S: Read + Write>(
 }
 
 /// Returns `false` if the server refused an option that the client can do without.
-fn offered(answer: Result<(), ClientError>) -> Result<bool, ClientError> {
+fn offered(answer: Result<(), HandshakeError>) -> Result<bool, HandshakeError> {
     match answer {
         Ok(()) => Ok(true),
-        Err(ClientError::Refused { .. }) => Ok(false),
+        Err(HandshakeError::Refused { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn read<S: Read>(stream: &mut S, bytes: &mut [u8]) -> Result<(), ClientError> {
+fn read<S: Read>(stream: &mut S, bytes: &mut [u8]) -> Result<(), HandshakeError> {
     stream.read_exact(bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => ClientError::Closed,
-        _ => ClientError::Io(error),
+        io::ErrorKind::UnexpectedEof => HandshakeError::Closed,
+        _ => HandshakeError::Io(error),
     })
 }
 
-fn broken(what: &'static str) -> ClientError {
-    ClientError::Protocol { what }
+fn broken(what: &'static str) -> HandshakeError {
+    HandshakeError::Protocol { what }
 }

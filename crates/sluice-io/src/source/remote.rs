@@ -1,0 +1,180 @@
+//! An export of another NBD server as a source.
+//!
+//! The control plane connects first, so that a volume whose server is away is out of service like one whose file is missing. Later the
+//! device thread asks a helper thread to connect again.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::alignment::Alignment;
+use super::capabilities::{Capabilities, Support};
+use super::claims::Claims;
+use super::error::SourceError;
+use super::facts::Facts;
+use super::faults::{FaultReport, Failures};
+use super::loss::Mark;
+use super::opened::Source;
+use crate::nbd::client::Session;
+use crate::nbd::wire::transmission_flag;
+
+/// What happens to requests that the server may or may not have carried out when the connection is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resend {
+    /// Reads are sent again. Others fail, because the server may still carry out the first one, after a later write to the same place.
+    /// All fail if the server is away for too long.
+    #[default]
+    Reads,
+    /// All are sent again, however long it takes.
+    All,
+}
+
+/// How an export is reached. A helper thread calls it, and it may take seconds.
+pub trait Dial: Send + Sync {
+    /// Connects and does the handshake.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn dial(&self) -> Result<(OwnedFd, Session), String>;
+}
+
+/// An export, as the control plane states it.
+pub struct RemoteSpec {
+    /// The address with the export's name, for messages.
+    pub name: String,
+    pub read_only: bool,
+    /// Block size of the guest's disk in bytes, if it is stated.
+    pub block_size: Option<u32>,
+    pub resend: Resend,
+    pub dial: Box<dyn Dial>,
+}
+
+/// An export that was reached once.
+pub struct Remote {
+    session: Session,
+    resend: Resend,
+    dial: Box<dyn Dial>,
+    /// The connection until a device thread takes it.
+    first: Mutex<Option<OwnedFd>>,
+    unforced: Unforced,
+}
+
+/// Changes that the server has confirmed, and how many of them a flush has made durable. Its device thread counts them; they stay with the
+/// source when that restarts.
+#[derive(Debug, Default)]
+pub(crate) struct Unforced {
+    confirmed: AtomicU64,
+    flushed: AtomicU64,
+}
+
+impl Unforced {
+    pub(crate) fn confirm(&self) {
+        self.confirmed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn confirmed(&self) -> u64 {
+        self.confirmed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the first `count` changes are durable.
+    pub(crate) fn flushed(&self, count: u64) {
+        self.flushed.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// Whether the server may lose changes that it has confirmed.
+    pub(crate) fn is_any(&self) -> bool {
+        self.confirmed() > self.flushed.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("session", &self.session).field("resend", &self.resend).finish_non_exhaustive()
+    }
+}
+
+impl Source<Remote> {
+    /// Connects. May take as long as the dial does.
+    ///
+    /// # Errors
+    /// The server is not reached, or its export does not suit the volume.
+    pub fn connect(spec: RemoteSpec) -> Result<Self, SourceError> {
+        let RemoteSpec { name, read_only, block_size, resend, dial } = spec;
+        let failed = |why: String| SourceError::Remote { name: name.clone(), why };
+        let (socket, session) = dial.dial().map_err(failed)?;
+        if session.has(transmission_flag::READ_ONLY) && !read_only {
+            return Err(failed("the server exports it read-only: set read_only = true".to_owned()));
+        }
+        let server_block = session.block_sizes.map_or(1, |[minimum, ..]| minimum);
+        let alignment = Alignment::new(1, server_block);
+        let block_size = block_size.unwrap_or(alignment.offset);
+        if !session.size_bytes.is_multiple_of(u64::from(block_size.max(alignment.offset))) {
+            let (size, block) = (session.size_bytes, block_size.max(alignment.offset));
+            return Err(failed(format!("its size of {size} bytes is not a multiple of {block}: resize the export")));
+        }
+        let offers = |flag: u16| match session.has(flag) && !read_only {
+            true => Support::Yes,
+            false => Support::No,
+        };
+        let capabilities = Capabilities {
+            punch_hole: offers(transmission_flag::SEND_WRITE_ZEROES),
+            zero_range: offers(transmission_flag::SEND_WRITE_ZEROES),
+            discard: offers(transmission_flag::SEND_TRIM),
+            discard_granularity_bytes: 0,
+            rotational: session.has(transmission_flag::ROTATIONAL),
+        };
+        let facts = Facts {
+            size_bytes: session.size_bytes,
+            name,
+            identity: None,
+            alignment,
+            block_size,
+            capabilities,
+            read_only,
+            lost: Mark::default(),
+            failures: Arc::new(Failures::default()),
+            claims: Claims::default(),
+        };
+        let (first, unforced) = (Mutex::new(Some(socket)), Unforced::default());
+        Ok(Source { facts, kind: Remote { session, resend, dial, first, unforced } })
+    }
+
+    /// Connects again.
+    ///
+    /// # Errors
+    /// Why not, for people: also if the export has become another one.
+    pub(crate) fn connect_again(&self) -> Result<OwnedFd, String> {
+        let (socket, now) = self.kind.dial.dial()?;
+        let before = &self.kind.session;
+        // It may have grown: what the guest has of it is the same.
+        let is_same = now.size_bytes >= before.size_bytes && now.flags == before.flags;
+        match is_same && now.block_sizes == before.block_sizes {
+            true => Ok(socket),
+            false => Err(format!("the export is another one: it was {before:?}, and is {now:?}")),
+        }
+    }
+
+    /// Takes the connection that was made when the source was opened.
+    pub(crate) fn take_first(&self) -> Option<OwnedFd> {
+        self.kind.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn unforced(&self) -> &Unforced {
+        &self.kind.unforced
+    }
+
+    pub(crate) fn resend(&self) -> Resend {
+        self.kind.resend
+    }
+
+    pub(crate) fn offers(&self, flag: u16) -> bool {
+        self.kind.session.has(flag)
+    }
+
+    /// Returns what has failed.
+    #[must_use]
+    pub fn faults(&self) -> FaultReport {
+        self.failures()
+    }
+}

@@ -1,0 +1,368 @@
+//! One connection: what is sent, and what arrives.
+//!
+//! Several requests are sent together, each from its header here and its data where they are. Replies are received in large blocks and
+//! copied out of them; the rest of a long read is received where it belongs.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use io_uring::{opcode, types};
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use sluice_sched::Instant;
+
+use super::link::SILENCE_MAX;
+use super::{ConnectionKey, Place, RECEIVE, RemoteKey, RemoteStore, Running, SEND};
+use crate::backend::retry::is_put_off;
+use crate::backend::tag::Tag;
+use crate::nbd::wire::{Command, RequestHeader, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, u32_at, u64_at};
+use crate::store::{Context, Memory, OpIndex, StoreEvent};
+
+/// Length of the buffer for replies.
+const BUFFER_LEN: usize = 128 << 10;
+/// The rest of a read that is at least this long is received where it belongs.
+const DIRECT_MIN: u32 = 16 << 10;
+/// Maximum number of segments in one send; the kernel takes 1024.
+const SEGMENTS_MAX: usize = 512;
+/// Maximum number of requests in one send.
+const REQUESTS_MAX: usize = 64;
+
+/// A connection. It stays until the ring does not name its memory any more.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    pub(super) volume: RemoteKey,
+    outbox: Outbox,
+    inbox: Inbox,
+    /// Requests without a reply.
+    outstanding: u32,
+    /// When the last bytes came, or the first request was sent after a pause.
+    heard: Instant,
+    life: Life,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// It is shut down, for this reason.
+    Broken(&'static str),
+    /// Its volume is closed.
+    Left,
+}
+
+/// What is being sent. The ring names its memory while `runs`.
+struct Outbox {
+    headers: Vec<[u8; RequestHeader::LEN]>,
+    segments: Vec<libc::iovec>,
+    /// Segments that were sent.
+    sent: usize,
+    message: Box<libc::msghdr>,
+    /// Writes that were answered while the ring may still name their data, with their errors.
+    answered: Vec<(OpIndex, i32)>,
+    /// The cookie of the first request that is being sent.
+    first: u64,
+    runs: bool,
+}
+
+/// What has arrived. The ring names its memory while `runs`.
+struct Inbox {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The read whose data come next, and how many.
+    data: Option<(OpIndex, u32)>,
+    runs: bool,
+    /// Whether the data are received where they belong.
+    is_direct: bool,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, volume: RemoteKey, now: Instant) -> Self {
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+        // SAFETY: all zeroes are a message without name, segments and control data.
+        let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
+        let (headers, segments, answered) = (Vec::new(), Vec::new(), Vec::new());
+        let outbox = Outbox { headers, segments, sent: 0, message, answered, first: 0, runs: false };
+        let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
+        let inbox = Inbox { buffer, start: 0, end: 0, data: None, runs: false, is_direct: false };
+        Connection { socket, volume, outbox, inbox, outstanding: 0, heard: now, life: Life::Open }
+    }
+
+    /// Shuts the socket down, so that the ring's operations on it end.
+    pub(super) fn shut(&self) {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    pub(super) fn break_off(&mut self, reason: &'static str) {
+        if self.life == Life::Open {
+            self.life = Life::Broken(reason);
+        }
+        self.shut();
+    }
+
+    /// Takes leave of the server.
+    pub(super) fn leave(&mut self) {
+        if self.life == Life::Open && !self.outbox.runs {
+            let bye = RequestHeader { flags: 0, command: Command::Disconnect.into(), cookie: 0, offset: 0, length: 0 };
+            let _ = send(&self.socket, &bye.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        self.life = Life::Left;
+        self.shut();
+    }
+
+    pub(super) fn reason(&self) -> &'static str {
+        if let Life::Broken(reason) = self.life { reason } else { "it was closed" }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.life == Life::Open && self.is_busy() && now.since(self.heard) >= SILENCE_MAX
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.outbox.runs && !self.inbox.runs
+    }
+}
+
+impl Outbox {
+    /// Whether the request with this cookie is among those that are being sent.
+    fn is_sending(&self, cookie: u64) -> bool {
+        // The numbers of requests wrap around.
+        let number = |cookie: u64| (cookie >> 32) as u32;
+        self.runs && number(cookie).wrapping_sub(number(self.first)) < self.headers.len() as u32
+    }
+}
+
+impl RemoteStore {
+    fn tag(&self, operation: u8, key: ConnectionKey) -> u64 {
+        use crate::slab::Id as _;
+        Tag::Store(StoreEvent { kind: self.kind, operation, index: key.index() }).pack()
+    }
+
+    /// Forgets a connection of a closed volume when the ring does not name it any more.
+    pub(super) fn forget_if_quiet(&mut self, key: ConnectionKey) {
+        if self.connections[key].is_quiet() {
+            self.connections.remove(key);
+        }
+    }
+
+    /// Breaks a connection off, and ends what was on it as soon as the ring does not name its memory any more.
+    fn break_off(&mut self, context: &mut Context<'_>, key: ConnectionKey, reason: &'static str) {
+        self.connections[key].break_off(reason);
+        if self.connections[key].is_quiet() {
+            if self.connections[key].life != Life::Left {
+                self.end_answered(context, key);
+                self.lost(context, key);
+            }
+            self.connections.remove(key);
+        }
+    }
+
+    /// Sends operations that wait, if nothing is being sent.
+    pub(super) fn send(&mut self, context: &mut Context<'_>, key: ConnectionKey) {
+        let connection = &mut self.connections[key];
+        if connection.outbox.runs || connection.life != Life::Open {
+            return;
+        }
+        let volume = &mut self.volumes[connection.volume];
+        let Outbox { headers, segments, sent, first, .. } = &mut connection.outbox;
+        (headers.clear(), segments.clear(), *sent = 0);
+        // The segments refer to headers, which may not move.
+        headers.reserve(REQUESTS_MAX);
+        while headers.len() < REQUESTS_MAX {
+            let Some(&index) = volume.waiting.front() else { break };
+            let running = self.running[index.0 as usize].as_mut().expect("an operation in flight has an entry");
+            let data = match running.command {
+                Command::Write => running.memory,
+                _ => Memory::None,
+            };
+            let pieces = if let Memory::Pieces(_, count) = data { count as usize } else { 1 };
+            if !headers.is_empty() && segments.len() + 1 + pieces > SEGMENTS_MAX {
+                break;
+            }
+            volume.waiting.pop_front();
+            self.sent = self.sent.wrapping_add(1);
+            let cookie = u64::from(self.sent) << 32 | u64::from(index.0);
+            if headers.is_empty() {
+                *first = cookie;
+            }
+            running.place = Place::Sent(key, cookie);
+            running.covers = volume.source.unforced().confirmed();
+            let Running { flags, offset, length, command, .. } = *running;
+            headers.push(RequestHeader { flags, command: command.into(), cookie, offset, length }.encode());
+            let header = headers.last_mut().expect("it was pushed");
+            segments.push(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: RequestHeader::LEN });
+            match data {
+                Memory::None => {}
+                Memory::One(start) => {
+                    segments.push(libc::iovec { iov_base: start.cast(), iov_len: length as usize });
+                }
+                // SAFETY: the list stays until the operation has ended, and nothing changes it meanwhile.
+                Memory::Pieces(first, count) => segments
+                    .extend_from_slice(unsafe { std::slice::from_raw_parts(first, count as usize) }),
+            }
+            if connection.outstanding == 0 {
+                connection.heard = context.now;
+            }
+            connection.outstanding += 1;
+        }
+        if !segments.is_empty() {
+            self.push_send(context, key);
+        }
+    }
+
+    /// Pushes what is left to send.
+    fn push_send(&mut self, context: &mut Context<'_>, key: ConnectionKey) {
+        let tag = self.tag(SEND, key);
+        let Connection { socket, outbox, .. } = &mut self.connections[key];
+        let left = &mut outbox.segments[outbox.sent..];
+        // A list that is too long for one send goes in parts.
+        let count = left.len().min(SEGMENTS_MAX);
+        (outbox.message.msg_iov, outbox.message.msg_iovlen) = (left.as_mut_ptr(), count as _);
+        outbox.runs = true;
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let entry = opcode::SendMsg::new(types::Fd(socket.as_raw_fd()), &raw const *outbox.message).flags(flags).build();
+        // SAFETY: message, segments and headers stay as they are while `runs`, and the data until their operations have ended, which none
+        // does before; the connection stays with its socket until then.
+        unsafe { context.ring.push(entry.user_data(tag)) };
+    }
+
+    /// Handles the end of a send.
+    pub(super) fn sent(&mut self, context: &mut Context<'_>, key: ConnectionKey, result: i32) {
+        let connection = &mut self.connections[key];
+        let outbox = &mut connection.outbox;
+        outbox.runs = false;
+        if connection.life != Life::Open {
+            return self.break_off(context, key, "");
+        }
+        if result <= 0 && !is_put_off(result) {
+            return self.break_off(context, key, "nothing can be sent");
+        }
+        let mut bytes = result.max(0) as usize;
+        while let Some(first) = outbox.segments.get_mut(outbox.sent) {
+            if first.iov_len > bytes {
+                first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+                first.iov_len -= bytes;
+                return self.push_send(context, key);
+            }
+            bytes -= first.iov_len;
+            outbox.sent += 1;
+        }
+        self.end_answered(context, key);
+        self.send(context, key);
+    }
+
+    /// Ends writes that were answered while they were being sent.
+    fn end_answered(&mut self, context: &mut Context<'_>, key: ConnectionKey) {
+        for (index, errno) in std::mem::take(&mut self.connections[key].outbox.answered) {
+            self.answered(context, index, errno);
+        }
+    }
+
+    /// Receives more, if nothing is being received.
+    pub(super) fn receive(&mut self, context: &mut Context<'_>, key: ConnectionKey) {
+        let tag = self.tag(RECEIVE, key);
+        let Connection { socket, inbox, life, .. } = &mut self.connections[key];
+        if inbox.runs || *life != Life::Open {
+            return;
+        }
+        inbox.buffer.copy_within(inbox.start..inbox.end, 0);
+        (inbox.start, inbox.end) = (0, inbox.end - inbox.start);
+        let direct = inbox.data.filter(|(_, left)| *left >= DIRECT_MIN).and_then(|(index, left)| {
+            let running = self.running[index.0 as usize].as_ref().expect("its data have not all come");
+            running.memory.first(left)
+        });
+        inbox.is_direct = direct.is_some();
+        let rest = &mut inbox.buffer[inbox.end..];
+        let (to, length) = direct.unwrap_or((rest.as_mut_ptr(), rest.len() as u32));
+        inbox.runs = true;
+        let entry = opcode::Recv::new(types::Fd(socket.as_raw_fd()), to, length).build();
+        // SAFETY: the buffer stays with the connection, which stays while `runs`; so does the memory of the read, which ends later.
+        unsafe { context.ring.push(entry.user_data(tag)) };
+    }
+
+    /// Handles the end of a receive.
+    pub(super) fn received(&mut self, context: &mut Context<'_>, key: ConnectionKey, result: i32) {
+        let Connection { inbox, life, heard, .. } = &mut self.connections[key];
+        inbox.runs = false;
+        match result {
+            _ if *life != Life::Open => return self.break_off(context, key, ""),
+            _ if is_put_off(result) => return self.receive(context, key),
+            0 => return self.break_off(context, key, "the server closed it"),
+            ..0 => return self.break_off(context, key, "nothing can be received"),
+            1.. => *heard = context.now,
+        }
+        let came = result as u32;
+        match inbox.data {
+            Some((index, left)) if inbox.is_direct => {
+                // SAFETY: the operation has not ended, and has at least as much left.
+                unsafe { self.running(index).memory.advance(came as usize) };
+                self.data_came(context, key, index, left - came);
+            }
+            _ => inbox.end += result as usize,
+        }
+        match self.take_replies(context, key) {
+            Ok(()) => self.receive(context, key),
+            Err(reason) => self.break_off(context, key, reason),
+        }
+    }
+
+    /// Notes that data of a read have come, of which `left` bytes are missing.
+    fn data_came(&mut self, context: &mut Context<'_>, key: ConnectionKey, index: OpIndex, left: u32) {
+        self.connections[key].inbox.data = (left > 0).then_some((index, left));
+        if left == 0 {
+            self.connections[key].outstanding -= 1;
+            self.answered(context, index, 0);
+        }
+    }
+
+    /// Takes what has arrived in the buffer.
+    fn take_replies(&mut self, context: &mut Context<'_>, key: ConnectionKey) -> Result<(), &'static str> {
+        loop {
+            let inbox = &mut self.connections[key].inbox;
+            let arrived = &inbox.buffer[inbox.start..inbox.end];
+            if let Some((index, left)) = inbox.data {
+                let came = arrived.len().min(left as usize);
+                if came == 0 {
+                    return Ok(());
+                }
+                let running = self.running[index.0 as usize].as_mut().expect("its data have not all come");
+                // SAFETY: the operation has not ended, and has at least `left` bytes.
+                unsafe { running.memory.fill(&arrived[..came]) };
+                inbox.start += came;
+                self.data_came(context, key, index, left - came as u32);
+                continue;
+            }
+            if arrived.len() < SIMPLE_REPLY_LEN {
+                return Ok(());
+            }
+            if u32_at(arrived, 0) != SIMPLE_REPLY_MAGIC {
+                return Err("the server sent something else than a reply");
+            }
+            let (errno, cookie) = (u32_at(arrived, 4), u64_at(arrived, 8));
+            inbox.start += SIMPLE_REPLY_LEN;
+            let index = OpIndex(cookie as u32);
+            let running = self.running.get(index.0 as usize).and_then(Option::as_ref);
+            let running = running.filter(|running| running.place == Place::Sent(key, cookie));
+            let running = running.ok_or("the server answered a request that was not sent")?;
+            if errno == 0 && running.command == Command::Read {
+                inbox.data = Some((index, running.length));
+                continue;
+            }
+            let (is_write, errno) = (running.command == Command::Write, errno_of(errno));
+            self.running(index).place = Place::Answered;
+            let Connection { outbox, outstanding, .. } = &mut self.connections[key];
+            *outstanding -= 1;
+            // The end of a send may be reported after the reply, and a server may answer before it has all.
+            match is_write && outbox.is_sending(cookie) {
+                true => outbox.answered.push((index, errno)),
+                false => self.answered(context, index, errno),
+            }
+        }
+    }
+}
+
+/// The Linux errno of an error of the protocol: most have the same number.
+fn errno_of(error: u32) -> i32 {
+    crate::nbd::wire::Errno::from_wire(error).map_or(0, |errno| errno.to_wire() as i32)
+}
