@@ -7,7 +7,8 @@ use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
-use crate::model::{Backend, Delay, DelayTime, Device, Pool, Window};
+use crate::model::{Backend, Delay, DelayTime, Device, Node as ServerNode, Pool, Window};
+use crate::node::{self, NodeAddress};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
 use crate::source::Span;
@@ -25,21 +26,35 @@ pub struct DeviceDraft {
 impl DeviceDraft {
     pub(crate) fn read(name: &str, reader: &Reader<'_>) -> DeviceDraft {
         let before = reader.report.errors();
-        let backend = match reader.word("backend") {
-            Some("null") => Backend::Null,
+        let resends_all = reader.word("resend") == Some("unsafe");
+        let is_server = is_server(reader);
+        let backend = match (reader.word("backend"), node::read_address(reader, "path")) {
+            (Some("null"), _) => Backend::Null,
+            (_, Some(address)) => Backend::Nbd(ServerNode { address, resends_all }),
             _ => Backend::Direct,
         };
+        match &backend {
+            Backend::Nbd(node) => check_insecure(reader, &node.address),
+            _ if is_server => {}
+            Backend::Direct | Backend::Null => {
+                for key in ["resend", "insecure"].into_iter().filter(|key| reader.node(key).is_some()) {
+                    let message = format!("{}: {key} is ignored because the device is no server", reader.whose);
+                    let hint = format!("remove {key}, or state the address of a server as path");
+                    reader.report.warn(reader.at(key), message, hint);
+                }
+            }
+        }
         if backend == Backend::Direct && reader.node("path").is_none() {
             reader.missing("path", "");
         }
         let device = read_belief(name, reader, Some(DeviceClass::Disk));
         let device = Device {
-            paths: reader.disk_paths("path"),
-            backend,
+            paths: if is_server { Vec::new() } else { reader.disk_paths("path") },
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
             window: read_window(reader, device.depth),
-            pool: read_pool(reader, backend, &device),
+            pool: read_pool(reader, &backend, &device),
+            backend,
             delay: read_delay(reader),
             ..device
         };
@@ -92,9 +107,34 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
     }
 }
 
-fn read_pool(reader: &Reader<'_>, backend: Backend, device: &Device) -> Option<Pool> {
+/// Refuses a server on the network that is not known to be meant so.
+fn check_insecure(reader: &Reader<'_>, address: &NodeAddress) {
+    let insecure = reader.bool("insecure").unwrap_or(false);
+    let NodeAddress::Tcp(host, _) = address else { return };
+    let is_local = host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+    if is_local {
+        return;
+    }
+    let what = format!("{address} is reached without encryption, and without knowing who answers there");
+    let hint = "use a tunnel to a local port, or a network of its own for storage";
+    match insecure {
+        true => reader.report.warn(reader.at("path"), format!("{}: path: {what}", reader.whose), hint.to_owned()),
+        false => reader.refuse("path", what, format!("{hint} and insecure = true")),
+    }
+}
+
+/// Whether the path of a device is meant as the address of a server.
+fn is_server(reader: &Reader<'_>) -> bool {
+    matches!(reader.node("path").map(|node| &node.value), Some(Value::Text(text)) if NodeAddress::is_meant(text))
+}
+
+fn read_pool(reader: &Reader<'_>, backend: &Backend, device: &Device) -> Option<Pool> {
     let table = reader.table("pool")?;
-    if backend == Backend::Null {
+    if let Backend::Nbd(_) = backend {
+        let hint = "remove the pool: a server of several hosts divides what it gives, by its own policies";
+        reader.refuse("pool", "the device is a server", hint);
+    }
+    if *backend == Backend::Null {
         let hint = "remove the pool, or state the path of storage that hosts share instead of backend = \"null\"";
         reader.refuse("pool", "a device that stores nothing shares nothing with other hosts", hint);
     }

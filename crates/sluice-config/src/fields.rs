@@ -66,8 +66,10 @@ pub enum Kind {
     Text,
     /// An absolute path.
     Path,
-    /// A path of a device, or a list of them.
+    /// A path of a device, a list of them, or the address of a server.
     DiskPaths,
+    /// A path, or an export of a server.
+    Source,
     /// An address and a port.
     Address,
     /// Permissions in octal, as text.
@@ -213,8 +215,26 @@ pub static DEVICE: Section = Section {
                 "The disk's block device, or any file or folder stored on the disk. A list of such paths makes the device one of \
                  several disks, which share its scheduler and capacity. The last part of a path may have one `*`, as in \
                  `[\"/dev/rbd/vms/*\"]`: it stands for any characters, and the pattern for the block devices with such names, also \
-                 those that appear later",
+                 those that appear later. Or another NBD server, as `\"nbd://10.0.0.7:10809\"` or `\"nbd+unix:/run/node.sock\"`, \
+                 which [stores its volumes](how-to/storage-nodes.md)",
             ),
+            Key::new(
+                "resend",
+                Kind::Word(&["reads", "unsafe"]),
+                "\"reads\"",
+                "Of a device that is another server, what is sent again after a lost connection. reads: reads are; others that the \
+                 server may have carried out fail, and all fail when it was away for 30 s; unsafe: all are, however long it is away, also \
+                 if the server carries out the first one later, over newer data",
+            )
+            .default("\"reads\""),
+            Key::new(
+                "insecure",
+                Kind::Bool,
+                "true",
+                "Of a device that is another server at a TCP address that is not loopback: whether data may pass the network readable and \
+                 changeable by all on it",
+            )
+            .default("false"),
             Key::new(
                 "backend",
                 Kind::Word(&["direct", "null"]),
@@ -486,10 +506,11 @@ pub static VOLUME: Section = Section {
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it is stored"),
             Key::new(
                 "source",
-                Kind::Path,
+                Kind::Source,
                 "\"/srv/vm/db1.img\"",
                 "File or block device that holds its data. A symbolic link is followed only if no user except root can \
-                 change it",
+                 change it. On a device that is another NBD server, an export of it: `\"nbd://10.0.0.7:10809/db1/root\"` or \
+                 `\"nbd+unix:///db1/root?socket=/run/node.sock\"`",
             ),
             Key::new(
                 "offset",

@@ -31,7 +31,7 @@
 //! | list of keys | [`fields`], and [`schema`] generated from it |
 //! | the files without secrets | [`secret`] |
 //! | changes at run time | [`changes`] |
-//! | single tables | `reader`, `quantity`, `device`, `disk_path`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
+//! | single tables | `reader`, `quantity`, `device`, `disk_path`, `node`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
 //! | checks across tables | `checks` |
 //! | result | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
@@ -53,6 +53,7 @@ pub mod model;
 mod nearest;
 mod net_policy;
 mod nic;
+pub mod node;
 pub mod policy;
 mod quantity;
 pub mod reader;
@@ -70,7 +71,8 @@ pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
 pub use model::{
     Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History, Host, Jail,
-    Layer, ListenAddress, NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume,
-    VolumeExport, Window,
+    Layer, ListenAddress, NbdSettings, NetPolicy, Nic, NicAccess, Node, Port, Protocol, Receive, Uplink, Vm, Volume,
+    VolumeExport, VolumeSource, Window,
 };
+pub use node::{NodeAddress, NodeExport};
 pub use schema::{schema, schema_of};

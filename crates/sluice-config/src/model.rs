@@ -17,6 +17,7 @@ use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Iops, P
 use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
 use crate::disk_path::DiskPath;
+use crate::node::{NodeAddress, NodeExport};
 
 mod jail;
 mod net;
@@ -52,7 +53,7 @@ pub struct Device {
     /// Kind of its table: `device` or `uplink`.
     pub table: &'static str,
     pub device_class: DeviceClass,
-    /// Paths of its disks; at least one unless the backend is `Null`.
+    /// Paths of its disks; at least one if the backend is `Direct`, none otherwise.
     pub paths: Vec<DiskPath>,
     /// Destination of requests.
     pub backend: Backend,
@@ -84,6 +85,43 @@ pub struct Device {
     pub pool: Option<Pool>,
     /// Slows a file down to a device of known capacity.
     pub delay: Option<Delay>,
+}
+
+/// Another NBD server as a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub address: NodeAddress,
+    /// Whether requests that it may have carried out are sent again after a lost connection, even if that may undo later ones.
+    pub resends_all: bool,
+}
+
+/// Where the data of a volume are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// Nowhere: the device's backend is `Null`, or the file has an error.
+    Nothing,
+    /// A file or block device.
+    File(PathBuf),
+    /// On the server that its device is.
+    Nbd(NodeExport),
+}
+
+impl VolumeSource {
+    /// The path of a file or block device.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        if let VolumeSource::File(path) = self { Some(path) } else { None }
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn stated(&self) -> Option<PathBuf> {
+        match self {
+            VolumeSource::Nothing => None,
+            VolumeSource::File(path) => Some(path.clone()),
+            VolumeSource::Nbd(export) => Some(export.to_string().into()),
+        }
+    }
 }
 
 /// Storage that hosts share.
@@ -166,10 +204,12 @@ impl Device {
 }
 
 /// Destination of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// The disk.
     Direct,
+    /// Another NBD server.
+    Nbd(Node),
     /// None: requests complete immediately.
     Null,
 }
@@ -243,8 +283,7 @@ pub struct Volume {
     pub name: String,
     /// A name in [`Host::devices`].
     pub device: String,
-    /// `Some` unless the device's backend is `Null`, which ignores it.
-    pub source: Option<PathBuf>,
+    pub source: VolumeSource,
     /// Start in its source in bytes.
     pub offset: u64,
     /// `None`: up to the end of its source; `Some` if the device's backend is `Null`.

@@ -16,6 +16,7 @@ use sluice_sched::{ByteRate, Bytes, Percent};
 use crate::diagnostics::Report;
 use crate::disk_path::{DiskPath, PATHS_MAX};
 use crate::fields::{Key, Kind, Section};
+use crate::node::NodeAddress;
 use crate::quantity::Misread;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
@@ -436,7 +437,8 @@ impl<'a> Reader<'a> {
                 self.wrong_kind(key, item);
                 continue;
             };
-            match self.absolute(key, text).and_then(DiskPath::new).and_then(|path| path.unless_in(&paths)) {
+            let path = NodeAddress::unless_meant(text).and_then(|()| self.absolute(key, text));
+            match path.and_then(DiskPath::new).and_then(|path| path.unless_in(&paths)) {
                 Ok(path) => paths.push(path),
                 Err(Misread { what, hint }) => {
                     self.report.error(item.span, format!("{}: {}{key}: {what}", self.whose, self.prefix), hint);
@@ -446,7 +448,7 @@ impl<'a> Reader<'a> {
         paths
     }
 
-    fn absolute(&self, key: &str, text: &str) -> Result<PathBuf, Misread> {
+    pub(crate) fn absolute(&self, key: &str, text: &str) -> Result<PathBuf, Misread> {
         let what = match text {
             "" => "the path is empty".to_owned(),
             _ if !text.starts_with('/') => format!("'{text}' is a relative path"),
@@ -551,7 +553,8 @@ fn words(kind: &Kind) -> String {
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Text => "text".to_owned(),
         Kind::Path => "a path".to_owned(),
-        Kind::DiskPaths => "a path or a list of paths".to_owned(),
+        Kind::DiskPaths => "a path, a list of paths or the address of a server".to_owned(),
+        Kind::Source => "a path or an export of a server".to_owned(),
         Kind::Address => "an address with a port".to_owned(),
         Kind::Mode => "permissions in octal as text".to_owned(),
         Kind::Accounts => "a list of users and groups".to_owned(),

@@ -126,9 +126,11 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         // Described in the section.
         Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
+        Kind::Source => json!({ "type": "string", "pattern": "^(/|nbd://|nbd\\+unix:///)" }),
         Kind::DiskPaths => {
             let path = json!({ "type": "string", "pattern": r"^/([^*]*/)?[^*/]*\*?[^*/]*/*$" });
-            json!({ "anyOf": [path, { "type": "array", "minItems": 1, "maxItems": PATHS_MAX, "items": path }] })
+            let node = json!({ "type": "string", "pattern": "^nbd(://|\\+unix:/)" });
+            json!({ "anyOf": [path, node, { "type": "array", "minItems": 1, "maxItems": PATHS_MAX, "items": path }] })
         }
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })

@@ -9,14 +9,15 @@ use crate::changes::POLICY;
 use crate::export::ExportDraft;
 use crate::fields::OFFSET_MAX;
 use crate::known::Known;
-use crate::model::{Backend, Vm, Volume};
+use crate::model::{Backend, Node, Vm, Volume, VolumeSource};
 use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
+use crate::node::{self, NodeExport};
 use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
 use crate::serial;
 use crate::source::Span;
-use crate::tree::{Node, Table, Value};
+use crate::tree::{self, Table, Value};
 
 /// Maximum number of volumes of one VM.
 pub(crate) const VOLUMES_MAX: usize = 256;
@@ -99,7 +100,7 @@ impl VmDraft {
     }
 
     /// Whether parsing this node would give the same result without diagnostics, with the same devices and policies.
-    pub(crate) fn is_of(&self, node: &Node) -> bool {
+    pub(crate) fn is_of(&self, node: &tree::Node) -> bool {
         self.is_silent && matches!(&node.value, Value::Table(table) if Arc::ptr_eq(table, &self.table))
     }
 
@@ -142,10 +143,10 @@ impl VolumeDraft {
         if reader.node("device").is_none() {
             reader.missing("device", "");
         }
-        let backend = device.and_then(|device| known.devices.get(device)).map(|draft| draft.device.backend);
+        let backend = device.and_then(|device| known.devices.get(device)).map(|draft| &draft.device.backend);
         let (offset, size) = read_range(reader, backend);
-        let source = reader.path("source");
-        check_source(reader, backend);
+        let source = node::read_source(reader, "source");
+        check_source(reader, backend, &source);
         let export = ExportDraft::read(&title, reader);
         let volume = Arc::new(Volume {
             name: name.to_owned(),
@@ -185,9 +186,14 @@ pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (P
     }
 }
 
-fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {
+fn check_source(reader: &Reader<'_>, backend: Option<&Backend>, source: &VolumeSource) {
     match (backend, reader.node("source")) {
-        (Some(Backend::Direct), None) => reader.missing("source", ""),
+        (Some(Backend::Direct | Backend::Nbd(_)), None) => reader.missing("source", ""),
+        (Some(Backend::Direct), _) if matches!(source, VolumeSource::Nbd(_)) => {
+            let hint = "state a device whose path is the address of that server";
+            reader.refuse("source", "its device is a disk, and the source an export of a server", hint);
+        }
+        (Some(Backend::Nbd(node)), _) => check_export(reader, node, source),
         (Some(Backend::Null), Some(node)) => {
             let message = format!("{}: source is ignored because its device stores nothing", reader.whose);
             let hint = "data that the VM writes is lost; for real use remove backend = \"null\" from the device";
@@ -197,7 +203,33 @@ fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {
     }
 }
 
-fn read_range(reader: &Reader<'_>, backend: Option<Backend>) -> (u64, Option<u64>) {
+/// Checks a volume on another server: an export as a whole.
+fn check_export(reader: &Reader<'_>, node: &Node, source: &VolumeSource) {
+    let address = &node.address;
+    match source {
+        VolumeSource::Nbd(export) if export.node == *address => {}
+        VolumeSource::Nbd(export) => {
+            let other = &export.node;
+            let hint =
+                format!("a device is one server: state an export of {address}, or a device whose path is {other}");
+            reader.refuse("source", format!("{other} is another server than its device {address}"), hint);
+        }
+        VolumeSource::File(path) => {
+            let shown = path.display();
+            let example = NodeExport { node: address.clone(), name: "EXPORT".to_owned() };
+            reader.refuse("source", format!("{shown} is a file, and its device a server"), format!("write {example}"));
+        }
+        VolumeSource::Nothing => {}
+    }
+    for key in ["offset", "size", "cache", "format", "discard"] {
+        if reader.node(key).is_some() {
+            let hint = format!("remove {key}: the volume is the export as the server serves it");
+            reader.refuse(key, "its device is a server", hint);
+        }
+    }
+}
+
+fn read_range(reader: &Reader<'_>, backend: Option<&Backend>) -> (u64, Option<u64>) {
     const SECTOR: u64 = 512;
     let whole = |key: &str| {
         let size = reader.size(key)?.0;
@@ -209,7 +241,7 @@ fn read_range(reader: &Reader<'_>, backend: Option<Backend>) -> (u64, Option<u64
         None
     };
     let (offset, size) = (whole("offset").unwrap_or(0), whole("size"));
-    if backend == Some(Backend::Null) && reader.node("size").is_none() {
+    if backend == Some(&Backend::Null) && reader.node("size").is_none() {
         reader.missing("size", "; its device is \"null\" and has no size");
     }
     if size.is_some_and(|size| size > OFFSET_MAX - offset) {

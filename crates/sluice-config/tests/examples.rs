@@ -22,7 +22,7 @@ fn the_host_example_is_parsed_as_intended() {
     assert_eq!(host.warnings, []);
     let device = &host.devices["nvme0"];
     assert_eq!(device.paths[0].path(), Path::new("/dev/nvme0n1"));
-    assert_eq!((device.backend, device.scheduler.name, device.depth), (Backend::Direct, "mclock", 32));
+    assert_eq!((&device.backend, device.scheduler.name, device.depth), (&Backend::Direct, "mclock", 32));
     let capacity = Capacity { iops: Some(Iops::per_second(40_000)), bytes: Some(ByteRate::per_second(2 << 30)) };
     assert_eq!(device.capacity, capacity);
     assert_eq!((device.reference, device.rotational, device.admission), (Bytes::kib(8), None, true));

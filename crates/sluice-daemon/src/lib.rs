@@ -27,6 +27,7 @@ pub mod jail;
 pub mod launcher;
 pub mod metrics;
 pub mod monitor;
+mod node;
 pub mod notify;
 pub mod output;
 pub mod pool;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{AlertTo, Control, Host, ListenAddress, NicAccess, Port};
+use sluice_config::{AlertTo, Backend, Control, Host, ListenAddress, NicAccess, Port};
 
 /// What a host file lets the daemon reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub struct Reach {
     pub webhooks: BTreeSet<String>,
     /// Where hosts meet.
     pub places: BTreeSet<PathBuf>,
+    /// Other NBD servers.
+    pub nodes: BTreeSet<String>,
     /// Addresses at which it listens.
     pub addresses: BTreeSet<SocketAddr>,
     /// Whether TAPs are opened.
@@ -38,8 +40,8 @@ impl Reach {
         let mut reach = Reach::default();
         for volume in host.vms.values().flat_map(|vm| vm.volumes.values()) {
             reach.add_endpoint(&volume.export.endpoint);
-            if let Some(source) = &volume.source {
-                let is_read = reach.sources.entry(source.clone()).or_insert(true);
+            if let Some(source) = volume.source.file() {
+                let is_read = reach.sources.entry(source.to_owned()).or_insert(true);
                 *is_read &= volume.read_only;
             }
         }
@@ -54,6 +56,9 @@ impl Reach {
         for device in host.devices.values() {
             device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| reach.add_folder_of(log));
             reach.disks.extend(device.paths.iter().map(|path| path.path().to_owned()));
+            if let Backend::Nbd(node) = &device.backend {
+                reach.nodes.insert(node.address.to_string());
+            }
             reach.places.extend(device.pool.iter().map(|pool| pool.meeting.clone()));
         }
         let daemon = &host.daemon;
@@ -77,7 +82,8 @@ impl Reach {
     /// Whether anything is reached over a network.
     #[must_use]
     pub fn has_network(&self) -> bool {
-        self.links || !self.addresses.is_empty() || !self.webhooks.is_empty()
+        let is_remote = |node: &String| !node.starts_with("nbd+unix:");
+        self.links || !self.addresses.is_empty() || !self.webhooks.is_empty() || self.nodes.iter().any(is_remote)
     }
 
     /// Folders in which images are.

@@ -136,7 +136,7 @@ pub fn findings(host: &Host) -> Vec<Finding> {
     let paths: Vec<(String, String, PathBuf)> = paths
         .filter(|(_, volume)| !volume.read_only)
         .filter_map(|(vm, volume)| {
-            Some((format!("{}/{}", vm.name, volume.name), volume.device.clone(), volume.source.clone()?))
+            Some((format!("{}/{}", vm.name, volume.name), volume.device.clone(), volume.source.file()?.to_owned()))
         })
         .collect();
     let (send, found) = channel();

@@ -42,6 +42,7 @@ mod network_guests;
 mod network_links;
 mod network_namespaces;
 mod network_uplinks;
+mod nodes;
 mod observe;
 mod out_of_service;
 mod own_user;

@@ -2,6 +2,8 @@
 //!
 //! `SLUICE_CRASHES=50` is the long form: 50 kills.
 
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -54,7 +56,7 @@ fn no_frame_of_a_guest_is_lost_or_torn_when_the_daemon_is_killed() {
     let options = NetOptions { buffers: 0, ..NetOptions::default() };
     let mut guest = NetClient::connect(&socket, &options).unwrap();
     let (mut arrived, mut sent, mut on_their_way) = (BTreeMap::<u64, u32>::new(), 0, Vec::new());
-    let mut take = |arrived: &mut BTreeMap<u64, u32>| {
+    let take = |arrived: &mut BTreeMap<u64, u32>| {
         for bytes in listener.arrived(|_| true) {
             let number = u64::from_be_bytes(bytes[14..22].try_into().unwrap());
             assert_eq!(bytes, frame(number), "frame {number} is torn");
@@ -91,9 +93,14 @@ fn no_frame_of_a_guest_is_lost_or_torn_when_the_daemon_is_killed() {
         take(&mut arrived);
         arrived.len() as u64 == sent
     });
+    println!("{kills} kills, {sent} frames, {} twice", twice(&arrived, &on_their_way));
+}
+
+/// Checks that only frames on their way at a kill have arrived twice. Returns how many have.
+fn twice(arrived: &BTreeMap<u64, u32>, on_their_way: &[std::ops::Range<u64>]) -> usize {
     let double: Vec<u64> = arrived.iter().filter(|(_, times)| **times > 1).map(|(number, _)| *number).collect();
     let unexplained = double.iter().filter(|number| !on_their_way.iter().any(|range| range.contains(number)));
     assert_eq!(unexplained.count(), 0, "{double:?}, on their way {on_their_way:?}");
     assert!(arrived.values().all(|times| *times <= 2));
-    println!("{kills} kills, {sent} frames, {} twice", double.len());
+    double.len()
 }

@@ -13,7 +13,7 @@ pub(crate) fn check(draft: &Draft, root: Option<&Path>, changes_from: u32, repor
     let Some(root) = root else { return };
     let changed = draft.vms.iter().flat_map(|vm| &vm.volumes).filter(|volume| volume.source_at.is_from(changes_from));
     for volume in changed {
-        let Some(source) = volume.volume.source.as_deref().filter(|source| !is_inside(source, root)) else { continue };
+        let Some(source) = volume.volume.source.stated().filter(|source| !is_inside(source, root)) else { continue };
         let message = format!(
             "Volume {}: source: {} is not in {}, the source_root of [daemon]",
             volume.title,

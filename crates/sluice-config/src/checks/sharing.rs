@@ -5,7 +5,7 @@
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sluice_net::Mac;
 
@@ -15,6 +15,7 @@ use crate::diagnostics::Report;
 use crate::disk_path::DiskPath;
 use crate::model::{Backend, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
+use crate::node::NodeAddress;
 use crate::source::Span;
 use crate::vm::VolumeDraft;
 
@@ -114,7 +115,22 @@ fn check_disks(draft: &Draft, report: &Report) {
         seen.extend(new.iter().map(|path| (path.path(), name)));
         patterns.extend(new.iter().filter(|path| path.is_pattern()).map(|path| (*path, name)));
     }
+    check_nodes(draft, report);
     check_files(draft, report);
+}
+
+/// Reports servers that are several devices: each device has a gate of its own.
+fn check_nodes(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<&NodeAddress, &str> = BTreeMap::new();
+    for draft in draft.devices.values() {
+        let Backend::Nbd(node) = &draft.device.backend else { continue };
+        let name = draft.device.name.as_str();
+        if let Some(first) = seen.insert(&node.address, name) {
+            let message = format!("Device {name}: path: device {first} is the same server");
+            let hint = "put their volumes on one device; two devices cannot share a server";
+            report.error(draft.path_at, message, hint.to_owned());
+        }
+    }
 }
 
 /// Reports places where hosts meet that are something else too: hosts write over what is there.
@@ -124,7 +140,7 @@ fn check_meetings(draft: &Draft, report: &Report) {
         let (device, at) = (&draft_device.device, draft_device.path_at);
         let Some(pool) = &device.pool else { continue };
         let (name, meeting) = (device.name.as_str(), pool.meeting.as_path());
-        let volume = volumes(draft).find(|volume| volume.volume.source.as_deref() == Some(meeting));
+        let volume = volumes(draft).find(|volume| volume.volume.source.file() == Some(meeting));
         if let Some(volume) = volume {
             let message = format!("Device {name}: pool.meeting: {} is volume {}", meeting.display(), volume.title);
             report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
@@ -150,7 +166,7 @@ fn check_files(draft: &Draft, report: &Report) {
     }
     let mut seen = BTreeSet::new();
     for volume in volumes(draft) {
-        let Some((path, draft)) = volume.volume.source.as_deref().and_then(|source| files.get_key_value(source)) else {
+        let Some((path, draft)) = volume.volume.source.file().and_then(|source| files.get_key_value(source)) else {
             continue;
         };
         if seen.insert(*path) {
@@ -252,13 +268,13 @@ fn check_names(draft: &Draft, report: &Report) {
 /// Reports overlapping ranges of one source in two volumes, if one of them may write.
 fn check_ranges(draft: &Draft, report: &Report) {
     // A hash look-up is cheaper than comparing long paths component by component; the iteration is in file order.
-    let mut numbers: HashMap<&Path, usize> = HashMap::new();
-    let mut sources: Vec<(&Path, Vec<&VolumeDraft>)> = Vec::new();
+    let mut numbers: HashMap<PathBuf, usize> = HashMap::new();
+    let mut sources: Vec<(PathBuf, Vec<&VolumeDraft>)> = Vec::new();
     for volume in volumes(draft).filter(|volume| !volume.broken) {
         let device = draft.devices.get(&volume.volume.device);
-        let is_stored = device.is_some_and(|draft| draft.device.backend == Backend::Direct);
-        if let Some(path) = volume.volume.source.as_deref().filter(|_| is_stored) {
-            let number = *numbers.entry(path).or_insert(sources.len());
+        let is_stored = device.is_some_and(|draft| draft.device.backend != Backend::Null);
+        if let Some(path) = volume.volume.source.stated().filter(|_| is_stored) {
+            let number = *numbers.entry(path.clone()).or_insert(sources.len());
             if number == sources.len() {
                 sources.push((path, Vec::new()));
             }
@@ -271,7 +287,7 @@ fn check_ranges(draft: &Draft, report: &Report) {
         for volume in on_path {
             let earlier = if volume.volume.read_only { writer } else { any };
             if let Some(earlier) = earlier.filter(|earlier| end(earlier) > volume.volume.offset) {
-                refuse_range(path, volume, earlier, report);
+                refuse_range(&path, volume, earlier, report);
             }
             any = further(any, volume);
             if !volume.volume.read_only {

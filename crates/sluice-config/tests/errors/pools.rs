@@ -33,7 +33,8 @@ fn a_pool_that_cannot_work_is_refused() {
         let refused = refused(&text);
         assert!(refused.contains(message) && refused.contains(hint), "{message}: {refused}");
     }
-    let twice = good + "[device.e]\npath = \"/dev/sdb\"\ncapacity = \"1000 iops\"\nlatency = \"8ms\"\n[device.e.pool]\nmeeting = \"/srv/meta/sluice\"\nhost = 2\n";
+    let twice = good
+        + "[device.e]\npath = \"/dev/sdb\"\ncapacity = \"1000 iops\"\nlatency = \"8ms\"\n[device.e.pool]\nmeeting = \"/srv/meta/sluice\"\nhost = 2\n";
     assert!(refused(&twice).contains("device d meets at /srv/meta/sluice already"), "{}", refused(&twice));
 }
 

@@ -84,7 +84,7 @@ fn describe_volume(volume: &Volume, info: Option<&VolumeInfo>, loss: Option<&str
             ListenAddress::Unix { path, .. } => path.display().to_string(),
             ListenAddress::Tcp(address) => address.to_string(),
         }),
-        source: volume.source.clone(),
+        source: volume.source.stated(),
         size_bytes: volume.size.or(info.map(|info| info.size_bytes)),
         block_size_bytes: info.map(|info| info.block_minimum),
         serial: volume.serial.clone(),

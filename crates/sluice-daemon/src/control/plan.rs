@@ -159,7 +159,7 @@ fn volume(name: &str, before: &Volume, after: &Volume, plan: &mut Vec<Effect>) {
     let keys = |volume: &Volume| {
         json!({
             "device": volume.device,
-            "source": volume.source,
+            "source": volume.source.stated(),
             "offset": volume.offset,
             "size": volume.size,
             "read_only": volume.read_only,

@@ -20,6 +20,7 @@ impl Jail {
         new.extend(self.sockets(&now).map(|path| format!("the folder {}", path.display())));
         new.extend(now.programs.difference(&then.programs).map(|path| format!("the program {}", path.display())));
         new.extend(now.webhooks.difference(&then.webhooks).map(|_| "the webhook".to_owned()));
+        new.extend(now.nodes.difference(&then.nodes).map(|node| format!("the server {node}")));
         new.extend(now.places.difference(&then.places).map(|path| format!("the meeting place {}", path.display())));
         if self.is_in_force(Layer::Landlock) || self.is_in_force(Layer::Seccomp) {
             new.extend(now.addresses.difference(&then.addresses).map(|address| format!("the address {address}")));

@@ -3,6 +3,7 @@
 //! ```text
 //!  daemon, sealed --question--> launcher --+--> the program of an alert, a webhook
 //!                 <--answer----            +--> the helper of a meeting place, whose socket it passes back
+//!                                          +--> another NBD server, to which it passes a connection back
 //!                                          '--> names of users, whether something listens at a socket
 //! ```
 //!
@@ -53,6 +54,8 @@ enum Permit {
     Program(PathBuf),
     Webhook(String),
     Place(PathBuf),
+    /// Another NBD server.
+    Node(String),
     /// Sockets in this folder.
     Sockets(PathBuf),
     /// Images in this folder.
@@ -88,6 +91,8 @@ pub(crate) enum Question {
     DropIn(dropin::Write),
     /// Starts the helper of a meeting place. The answer brings its socket.
     Meet(PathBuf),
+    /// Connects to another NBD server. The answer brings the socket.
+    Connect(String),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,10 +138,11 @@ pub fn start(reach: &Reach, host: &Path) -> io::Result<Arc<Launcher>> {
     let programs = reach.programs.iter().cloned().map(Permit::Program);
     let webhooks = reach.webhooks.iter().cloned().map(Permit::Webhook);
     let places = reach.places.iter().cloned().map(Permit::Place);
+    let nodes = reach.nodes.iter().cloned().map(Permit::Node);
     let sockets = reach.source_folders().into_iter().chain(reach.sockets.iter().cloned()).map(Permit::Sockets);
     let images = reach.source_folders().into_iter().map(Permit::Images);
     let drop_in = std::path::absolute(host).map(|host| Permit::DropIn(dropin::path(&host)));
-    for permit in programs.chain(webhooks).chain(places).chain(sockets).chain(images).chain(drop_in) {
+    for permit in programs.chain(webhooks).chain(places).chain(nodes).chain(sockets).chain(images).chain(drop_in) {
         send(socket.as_fd(), &Order::Permit(permit), None)?;
     }
     send(socket.as_fd(), &Order::Begin, None)?;

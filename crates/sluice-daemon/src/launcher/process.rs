@@ -14,6 +14,7 @@ use sluice_io::{jail, signals, socket_file, users};
 
 use super::{Answer, Order, Permit, Question, receive, send};
 use crate::events::deliver;
+use crate::node;
 use crate::pool::helper;
 use crate::state::dropin::{self, Write};
 
@@ -84,6 +85,7 @@ fn is_permitted(permits: &BTreeSet<Permit>, question: &Question) -> bool {
         Question::Program(program, _) => permits.contains(&Permit::Program(program.clone())),
         Question::Webhook(url, _) => permits.contains(&Permit::Webhook(url.clone())),
         Question::Meet(place) => permits.contains(&Permit::Place(place.clone())),
+        Question::Connect(node) => permits.contains(&Permit::Node(node.clone())),
     }
 }
 
@@ -132,6 +134,10 @@ fn carry_out(permits: &BTreeSet<Permit>, question: Question, reply: impl FnOnce(
         Question::Program(program, body) => Answer::Done(deliver::run(&program, &body, deliver::TIMEOUT)),
         Question::Webhook(url, body) => Answer::Done(deliver::post(&url, &body)),
         Question::DropIn(change) => Answer::Done(write(permits, &change)),
+        Question::Connect(node) => match node::connect_here(&node) {
+            Ok(socket) => return reply(Answer::Done(Ok(())), Some(socket)),
+            Err(why) => Answer::Done(Err(why)),
+        },
         Question::Meet(place) => match helper::spawn(&place) {
             Ok((socket, mut child)) => {
                 reply(Answer::Done(Ok(())), Some(socket.into()));

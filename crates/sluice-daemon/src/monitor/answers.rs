@@ -144,7 +144,7 @@ fn add_disk(volume: &mut Volume, served: &Served) {
     let id = volume.id();
     let (blocks, known) = (served.blocks.get(&id), volume_of(&served.host, &id));
     volume.disk = blocks.zip(known).map(|(blocks, known)| status::Disk {
-        source: known.source.clone(),
+        source: known.source.stated(),
         block_size_bytes: blocks.guest,
         disk_block_size_bytes: blocks.disk,
         serial: known.serial.clone(),

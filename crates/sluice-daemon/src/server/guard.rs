@@ -11,8 +11,8 @@ use std::sync::Arc;
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::device::{DeviceHandle, EditError, Health, StoreSpec};
+use sluice_io::source::BlockSize;
 use sluice_io::source::block_size::Known;
-use sluice_io::source::{BlockSize, Source};
 
 use super::change::Change;
 use super::objects::{nic_socket, nic_stays, pair, stays};
@@ -69,7 +69,7 @@ impl Guard<'_> {
         // A source without an identity is known by its path.
         let of_path = |served: &&Served| {
             served.identity.is_none()
-                && Some(&served.source) == volume.source.as_ref()
+                && Some(&served.source) == volume.source.stated().as_ref()
                 && served.offset == volume.offset
         };
         match self.saved.exports.get(&name.to_string()).filter(of_path) {
@@ -102,7 +102,7 @@ pub(super) fn closed(change: &Change, guard: &Guard<'_>) -> Closed {
             let how = match after.and_then(|vm| vm.volumes.get(name)) {
                 None => "would be closed".to_owned(),
                 Some(now) if stays(Some(before), now) => continue,
-                Some(now) => match (&before.source, &now.source) {
+                Some(now) => match (before.source.stated(), now.source.stated()) {
                     (Some(before), Some(now)) if before != now => {
                         format!("would get {} in place of {}", now.display(), before.display())
                     }
@@ -205,7 +205,7 @@ pub(super) fn differing(
             return Some((name.clone(), how.to_owned()));
         }
         let before = guard.saved.exports.get(&own)?;
-        let how = difference(before, &served(&opened.source), opened.source.alignment().offset)?;
+        let how = difference(before, &served(&opened.store)?, opened.store.facts()?.alignment().offset)?;
         Some((name.clone(), how))
     });
     differing.collect()
@@ -255,15 +255,17 @@ fn other_source(before: &Served, now: &Served) -> Option<String> {
         .then(|| format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset))
 }
 
-pub(super) fn served(source: &Source) -> Served {
-    Served {
-        source: source.path().to_owned(),
-        identity: source.identity().map(str::to_owned),
-        offset: source.range().offset,
-        size: source.size_bytes(),
-        block_size: Some(source.block_size()),
+/// What a volume serves; `None` if it is nothing that could be another one later.
+fn served(store: &StoreSpec) -> Option<Served> {
+    let facts = store.facts()?;
+    Some(Served {
+        source: facts.name().into(),
+        identity: facts.identity().map(str::to_owned),
+        offset: store.source().map_or(0, |source| source.range().offset),
+        size: facts.size_bytes(),
+        block_size: Some(facts.block_size()),
         gone: false,
-    }
+    })
 }
 
 impl Server {
@@ -288,7 +290,7 @@ impl Server {
 pub(super) fn serves<'a>(
     volumes: impl Iterator<Item = (&'a ObjectId, &'a StoreSpec)>,
 ) -> impl Iterator<Item = (String, Served)> {
-    volumes.filter_map(|(name, store)| Some((name.to_string(), served(store.source()?))))
+    volumes.filter_map(|(name, store)| Some((name.to_string(), served(store)?)))
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ pub fn rehearse(
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
     let opened = needs
         .each::<Opening>()
-        .filter_map(|(key, _, need)| Some((need.name.clone(), &found.opened::<Opening>(key)?.source)));
+        .filter_map(|(key, _, need)| Some((need.name.clone(), found.opened::<Opening>(key)?.store.source()?)));
     let opened: Vec<_> = opened.collect();
     let bridged = opened.iter().filter_map(|(name, source)| Some((name.clone(), Blocks::bridged(source)?))).collect();
     let other_gpt =

@@ -302,8 +302,8 @@ fn open_volume(
         found.refuse(&key)?;
     }
     let (opened, mut joins) = (found.opened::<Opening>(&key), None);
-    if let Some(opened) = opened {
-        let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
+    // A device that is a server has no disks.
+    if let (Some(opened), Some(expected)) = (opened, &running.disks) {
         match opened.is_admitted {
             Some(true) if is_on(&opened.disks, running) => {}
             Some(true) => {
@@ -320,8 +320,7 @@ fn open_volume(
     if let Some(disks) = joins {
         staged.joined.entry(spec.device.clone()).or_default().add(disks);
     }
-    let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
-    Ok((found.take::<Opening>(&key)?.map_or(StoreSpec::Null, file), info))
+    Ok((found.take::<Opening>(&key)?.map_or(StoreSpec::Null, |opened| opened.store), info))
 }
 
 /// Returns the properties of a volume, with what was opened for it.
@@ -331,7 +330,7 @@ pub(super) fn volume_info(
     opened: Option<&Opened>,
     rotational: bool,
 ) -> Result<VolumeInfo, ServerError> {
-    let info = translate::volume_info(spec, opened.map(|opened| &*opened.source), rotational);
+    let info = translate::volume_info(spec, opened.and_then(|opened| opened.store.facts()), rotational);
     let (vm, volume) = pair(name);
     info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
     Ok(info)

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use sluice_config::{Backend, Delay, DelayTime};
+use sluice_config::{Backend, Delay, DelayTime, Node, VolumeSource};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Window};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
@@ -129,7 +129,17 @@ fn keeps_disks(old: &sluice_config::Device, new: &sluice_config::Device) -> bool
     old.paths.iter().all(|path| new.paths.iter().any(|kept| kept.covers(path.path())))
 }
 
-/// Whether requests of this device reach a disk.
+/// Whether requests of this device reach a disk of this host.
 pub(super) fn has_disk(device: &sluice_config::Device) -> bool {
     device.backend == Backend::Direct
+}
+
+/// The server that a device is.
+pub(super) fn node(device: &sluice_config::Device) -> Option<&Node> {
+    if let Backend::Nbd(node) = &device.backend { Some(node) } else { None }
+}
+
+/// Whether a volume on this device has a source that is opened.
+pub(super) fn is_opened(volume: &sluice_config::Volume, device: &sluice_config::Device) -> bool {
+    volume.source != VolumeSource::Nothing && device.backend != Backend::Null
 }

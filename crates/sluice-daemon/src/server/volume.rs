@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_api::object::ObjectId;
-use sluice_config::{Host, Volume};
+use sluice_config::{Host, Node, Volume, VolumeSource};
+use sluice_io::device::{FileSpec, StoreSpec};
 use sluice_io::source::block_size::Known;
-use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
+use sluice_io::source::remote::{RemoteSpec, Resend};
+use sluice_io::source::{BlockSize, DiskSet, FormatCheck, Located, SourceError, SourceSpec};
 
 use super::change::Change;
 use super::claims::Place;
@@ -18,6 +20,7 @@ use super::kinds::{Job, Kind, Resource, ResourceKey, caught};
 use super::objects::{differing_keys, stays};
 use super::tolerance::Tolerance;
 use super::{Absence, Guard, RemovedVolume, Server, ServerError, translate};
+use crate::node::Export;
 
 /// A volume that must be opened.
 #[derive(Clone)]
@@ -33,12 +36,14 @@ pub(super) struct Opening {
     block_size: BlockSize,
     /// The disks of its device, if that runs and more disks may join it.
     growth: Option<Arc<Growth>>,
+    /// The server that its device is.
+    node: Option<Node>,
 }
 
 /// An open volume.
 pub(super) struct Opened {
-    pub(super) source: Source,
-    pub(super) extents: Option<ExtentMap>,
+    pub(super) store: StoreSpec,
+    /// None of an export of another server.
     pub(super) disks: DiskSet,
     /// Whether these are disks of its device now; `None` for one whose disks are all known.
     pub(super) is_admitted: Option<bool>,
@@ -50,7 +55,7 @@ impl Resource for Opening {
     }
 
     fn path(&self) -> PathBuf {
-        self.source().to_owned()
+        self.volume.source.stated().expect("only volumes with a source are opened")
     }
 
     fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
@@ -62,7 +67,7 @@ impl Resource for Opening {
         match other {
             Some(ResourceKey::Disk(device)) => self.volume.device == *device,
             Some(ResourceKey::Log(_)) => false,
-            _ => is_beside(path, self.source()),
+            _ => is_beside(path, &self.path()),
         }
     }
 }
@@ -79,13 +84,15 @@ impl Kind for Opening {
             }
             refuse_served(served.get_or_insert_with(|| by_source(&change.old)), &name, volume)?;
             refuse_while_draining(server, &name, volume)?;
-            if volume.source.is_some() && translate::has_disk(&change.host.devices[&volume.device]) {
+            if translate::is_opened(volume, &change.host.devices[&volume.device]) {
                 let known = known.get_or_insert_with(|| guard.known());
                 let of_device = || Growth::of(&change.host.devices[&volume.device]);
                 let of_running = || server.devices.contains_key(&volume.device).then(of_device).flatten();
                 let growth = growths.entry(&volume.device).or_insert_with(of_running).clone();
                 let tolerance = change.tolerance_of(server, &name);
-                needed.push((tolerance, Opening { growth, ..Opening::new(server, name, volume, (guard, known)) }));
+                let node = translate::node(&change.host.devices[&volume.device]).cloned();
+                let opening = Opening::new(server, name, volume, (guard, known));
+                needed.push((tolerance, Opening { growth, node, ..opening }));
             }
         }
         Ok(needed)
@@ -98,6 +105,8 @@ impl Kind for Opening {
     /// Opens volumes. They wait for locks for at most `lock_wait` together. What several paths lead to is judged before
     /// anything is locked.
     fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()> {
+        let (remote, all): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, opening)| opening.node.is_some());
+        job.open_each(remote, |opening| opening.connect().map_err(|source| opening.failed(source)))?;
         let mut own = Vec::new();
         for (tolerance, opening) in all {
             match opening.locate(job.progress) {
@@ -128,7 +137,7 @@ impl Kind for Opening {
         for (tolerance, opening, located) in allowed {
             let wait = until.saturating_duration_since(Instant::now());
             job.progress.set(located.path());
-            let opened = caught(opening.source(), || opening.open(located, wait));
+            let opened = caught(&opening.path(), || opening.open(located, wait));
             let opened = opened.map_err(|source| opening.failed(source));
             job.add(tolerance, opening, opened)?;
         }
@@ -149,7 +158,8 @@ impl Opening {
         };
         let block_size = guard.block_size(&name, volume, known);
         let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
-        Opening { name, volume: Arc::clone(volume), replaces, is_forced, format, block_size, growth: None }
+        let (volume, growth, node) = (Arc::clone(volume), None, None);
+        Opening { name, volume, replaces, is_forced, format, block_size, growth, node }
     }
 
     /// Returns the volumes that are only located: they stay out of service because they share a file.
@@ -161,7 +171,8 @@ impl Opening {
         let rival = |name, volume: &Arc<Volume>| {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
             let volume = Arc::clone(volume);
-            Opening { name, volume, replaces: false, is_forced: false, format, block_size, growth: None }
+            let (replaces, is_forced, growth, node) = (false, false, None, None);
+            Opening { name, volume, replaces, is_forced, format, block_size, growth, node }
         };
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
@@ -171,12 +182,24 @@ impl Opening {
         Place { name: &self.name, range, is_forced: self.is_forced, located }
     }
 
-    fn source(&self) -> &Path {
-        self.volume.source.as_deref().expect("only volumes with a source are opened")
-    }
-
     fn failed(&self, source: SourceError) -> ServerError {
         ServerError::volume(&self.name, source)
+    }
+
+    /// Connects to the server of its device.
+    fn connect(&self) -> Result<Opened, SourceError> {
+        let (Some(node), VolumeSource::Nbd(export)) = (&self.node, &self.volume.source) else {
+            unreachable!("a volume on a server is an export of it")
+        };
+        let spec = RemoteSpec {
+            name: export.to_string(),
+            read_only: self.volume.read_only,
+            block_size: if let BlockSize::Stated(bytes) = self.block_size { Some(bytes) } else { None },
+            resend: if node.resends_all { Resend::All } else { Resend::Reads },
+            dial: Box::new(Export(export.clone())),
+        };
+        let source = caught(&self.path(), || spec.connect())?;
+        Ok(Opened { store: StoreSpec::Remote(Arc::new(source)), disks: DiskSet::default(), is_admitted: None })
     }
 
     pub(super) fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
@@ -238,7 +261,8 @@ impl Opening {
                 None
             }
         };
-        Ok(Opened { source, extents, disks, is_admitted })
+        let store = StoreSpec::File(FileSpec { source: Arc::new(source), extents });
+        Ok(Opened { store, disks, is_admitted })
     }
 }
 
@@ -252,13 +276,13 @@ fn end(volume: &Volume) -> u64 {
     volume.size.map_or(u64::MAX, |size| volume.offset.saturating_add(size))
 }
 
-type BySource<'a> = BTreeMap<&'a Path, Vec<(&'a str, &'a Volume)>>;
+type BySource<'a> = BTreeMap<PathBuf, Vec<(&'a str, &'a Volume)>>;
 
 fn by_source(host: &Host) -> BySource<'_> {
     let mut by_source = BySource::new();
     for (vm, spec) in &host.vms {
         for volume in spec.volumes.values() {
-            if let Some(source) = &volume.source {
+            if let Some(source) = volume.source.stated() {
                 by_source.entry(source).or_default().push((vm, volume));
             }
         }
@@ -280,7 +304,7 @@ fn refuse_while_draining(server: &Server, name: &ObjectId, volume: &Volume) -> R
 /// The daemon's own lock on these bytes is held until the present volume is removed, which is after the new one is
 /// opened.
 fn refuse_served(served: &BySource<'_>, name: &ObjectId, volume: &Volume) -> Result<(), ServerError> {
-    let same = volume.source.as_deref().and_then(|source| served.get(source));
+    let same = volume.source.stated().and_then(|source| served.get(&source));
     for (old_vm, old) in same.into_iter().flatten() {
         let overlaps = old.offset < end(volume) && volume.offset < end(old);
         if overlaps && !(old.read_only && volume.read_only) {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{Files, Host};
+use sluice_config::{Files, Host, VolumeSource};
 
 pub mod dropin;
 pub mod folder;
@@ -51,7 +51,7 @@ impl Saved {
     /// counts too, because the change that removed it may be lost.
     pub fn forget_unknown(&mut self, host: &Host) {
         let volumes = host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
-        let with_source = volumes.filter(|(_, (_, volume))| volume.source.is_some());
+        let with_source = volumes.filter(|(_, (_, volume))| volume.source != VolumeSource::Nothing);
         let names = with_source.map(|(vm, (volume, _))| format!("{vm}/{volume}"));
         let is_known = |name: &String| self.exports.get(name).is_some_and(|served| !served.gone);
         self.unknown.extend(names.filter(|name| !is_known(name)));

@@ -130,7 +130,7 @@ fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox<Dis
                 BlockingResult::Discard { op, result }
             }
             BlockingJob::Dial { volume, source } => {
-                BlockingResult::Dial { volume, result: source.connect_again() }
+                BlockingResult::Dial { volume, result: source.kind().connect_again() }
             }
             #[cfg(test)]
             BlockingJob::Hang(until) => {

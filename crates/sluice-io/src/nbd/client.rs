@@ -3,9 +3,7 @@
 use std::io::{self, Read, Write};
 
 use super::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
-use super::wire::{
-    BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at,
-};
+use super::wire::{BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at};
 
 /// Maximum number of replies to one option; a server that sends more is rejected.
 const REPLIES_MAX: usize = 1024;

@@ -65,6 +65,13 @@ impl<K> Deref for Source<K> {
     }
 }
 
+impl<K> Source<K> {
+    /// Returns what those of its kind have.
+    pub(crate) fn kind(&self) -> &K {
+        &self.kind
+    }
+}
+
 impl Source {
     /// Returns the same volume with another length, on the same description and so under the same lock, which is
     /// extended to the new range. `None`: up to the current end of the file or device.

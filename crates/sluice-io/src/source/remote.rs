@@ -13,7 +13,7 @@ use super::capabilities::{Capabilities, Support};
 use super::claims::Claims;
 use super::error::SourceError;
 use super::facts::Facts;
-use super::faults::{FaultReport, Failures};
+use super::faults::Failures;
 use super::loss::Mark;
 use super::opened::Source;
 use crate::nbd::client::Session;
@@ -94,13 +94,13 @@ impl fmt::Debug for Remote {
     }
 }
 
-impl Source<Remote> {
+impl RemoteSpec {
     /// Connects. May take as long as the dial does.
     ///
     /// # Errors
     /// The server is not reached, or its export does not suit the volume.
-    pub fn connect(spec: RemoteSpec) -> Result<Self, SourceError> {
-        let RemoteSpec { name, read_only, block_size, resend, dial } = spec;
+    pub fn connect(self) -> Result<Source<Remote>, SourceError> {
+        let RemoteSpec { name, read_only, block_size, resend, dial } = self;
         let failed = |why: String| SourceError::Remote { name: name.clone(), why };
         let (socket, session) = dial.dial().map_err(failed)?;
         if session.has(transmission_flag::READ_ONLY) && !read_only {
@@ -139,14 +139,16 @@ impl Source<Remote> {
         let (first, unforced) = (Mutex::new(Some(socket)), Unforced::default());
         Ok(Source { facts, kind: Remote { session, resend, dial, first, unforced } })
     }
+}
 
+impl Remote {
     /// Connects again.
     ///
     /// # Errors
     /// Why not, for people: also if the export has become another one.
     pub(crate) fn connect_again(&self) -> Result<OwnedFd, String> {
-        let (socket, now) = self.kind.dial.dial()?;
-        let before = &self.kind.session;
+        let (socket, now) = self.dial.dial()?;
+        let before = &self.session;
         // It may have grown: what the guest has of it is the same.
         let is_same = now.size_bytes >= before.size_bytes && now.flags == before.flags;
         match is_same && now.block_sizes == before.block_sizes {
@@ -157,24 +159,18 @@ impl Source<Remote> {
 
     /// Takes the connection that was made when the source was opened.
     pub(crate) fn take_first(&self) -> Option<OwnedFd> {
-        self.kind.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn unforced(&self) -> &Unforced {
-        &self.kind.unforced
+        &self.unforced
     }
 
     pub(crate) fn resend(&self) -> Resend {
-        self.kind.resend
+        self.resend
     }
 
     pub(crate) fn offers(&self, flag: u16) -> bool {
-        self.kind.session.has(flag)
-    }
-
-    /// Returns what has failed.
-    #[must_use]
-    pub fn faults(&self) -> FaultReport {
-        self.failures()
+        self.session.has(flag)
     }
 }

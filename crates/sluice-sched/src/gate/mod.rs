@@ -71,9 +71,7 @@ impl Default for GateSettings {
 }
 
 /// Service at other servers since the VM's previous request to this one, as a dmClock client counts it: \[mclock\] 3.2.
-///
-/// Requests and bytes are counted separately: 16 requests of 4 KiB at another server must not count as 16 of 1 MiB
-/// here.
+/// Bytes are counted too: 16 requests of 4 KiB at another server must not count as 16 of 1 MiB here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteService {
     /// Normalised requests served there to meet reservations, at most `delta`.
@@ -86,9 +84,9 @@ pub struct RemoteService {
     pub rho_bytes: u64,
     /// Bytes served there in either phase.
     pub delta_bytes: u64,
-    /// Number of servers that the client uses, this one included; 0 and 1 mean this one only.
+    /// Number of servers that the client uses; 0 and 1 mean this one only.
     pub servers: u32,
-    /// Requests that were sent to the other servers and have not ended. Service of them is not in the counts yet.
+    /// Requests outstanding at the other servers, whose service is not in the counts yet.
     pub outstanding: u32,
 }
 

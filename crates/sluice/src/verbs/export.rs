@@ -179,7 +179,7 @@ fn served(daemon: &Daemon) -> Result<Host, Failure> {
 fn find_block_sizes(host: &Host, vm: &Vm, parts: &mut Parts<'_>) {
     let is_unknown = |disk: &&mut Disk<'_>| {
         let volume = &vm.volumes[disk.volume];
-        disk.block_size.is_none() && matches!(disk.reach, Reach::Nbd { .. }) && volume.source.is_some()
+        disk.block_size.is_none() && matches!(disk.reach, Reach::Nbd { .. }) && volume.source.file().is_some()
     };
     let mut unknown = parts.disks.iter_mut().filter(is_unknown).peekable();
     if unknown.peek().is_none() {

@@ -90,7 +90,7 @@ fn answer(connection: &mut UnixStream, header: &RequestHeader, byte: u8) {
 fn remote(dial: impl Dial + 'static, resend: Resend) -> StoreSpec {
     let name = "nbd://node/vm/disk".to_owned();
     let spec = RemoteSpec { name, read_only: false, block_size: None, resend, dial: Box::new(dial) };
-    StoreSpec::Remote(Arc::new(Source::connect(spec).unwrap()))
+    StoreSpec::Remote(Arc::new(spec.connect().unwrap()))
 }
 
 /// A gateway in front of a server that the test plays, and its first connection.

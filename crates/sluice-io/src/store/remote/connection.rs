@@ -166,7 +166,9 @@ impl RemoteStore {
         }
         let volume = &mut self.volumes[connection.volume];
         let Outbox { headers, segments, sent, first, .. } = &mut connection.outbox;
-        (headers.clear(), segments.clear(), *sent = 0);
+        headers.clear();
+        segments.clear();
+        *sent = 0;
         // The segments refer to headers, which may not move.
         headers.reserve(REQUESTS_MAX);
         while headers.len() < REQUESTS_MAX {
@@ -187,7 +189,7 @@ impl RemoteStore {
                 *first = cookie;
             }
             running.place = Place::Sent(key, cookie);
-            running.covers = volume.source.unforced().confirmed();
+            running.covers = volume.source.kind().unforced().confirmed();
             let Running { flags, offset, length, command, .. } = *running;
             headers.push(RequestHeader { flags, command: command.into(), cookie, offset, length }.encode());
             let header = headers.last_mut().expect("it was pushed");
@@ -197,9 +199,10 @@ impl RemoteStore {
                 Memory::One(start) => {
                     segments.push(libc::iovec { iov_base: start.cast(), iov_len: length as usize });
                 }
-                // SAFETY: the list stays until the operation has ended, and nothing changes it meanwhile.
-                Memory::Pieces(first, count) => segments
-                    .extend_from_slice(unsafe { std::slice::from_raw_parts(first, count as usize) }),
+                Memory::Pieces(first, count) => {
+                    // SAFETY: the list stays until the operation has ended, and nothing changes it meanwhile.
+                    segments.extend_from_slice(unsafe { std::slice::from_raw_parts(first, count as usize) });
+                }
             }
             if connection.outstanding == 0 {
                 connection.heard = context.now;
@@ -221,7 +224,8 @@ impl RemoteStore {
         (outbox.message.msg_iov, outbox.message.msg_iovlen) = (left.as_mut_ptr(), count as _);
         outbox.runs = true;
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        let entry = opcode::SendMsg::new(types::Fd(socket.as_raw_fd()), &raw const *outbox.message).flags(flags).build();
+        let entry =
+            opcode::SendMsg::new(types::Fd(socket.as_raw_fd()), &raw const *outbox.message).flags(flags).build();
         // SAFETY: message, segments and headers stay as they are while `runs`, and the data until their operations have ended, which none
         // does before; the connection stays with its socket until then.
         unsafe { context.ring.push(entry.user_data(tag)) };

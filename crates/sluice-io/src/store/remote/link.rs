@@ -1,17 +1,20 @@
-//! A volume's connection, or why it has none: what is lost with one, and when there is another.
+//! The way of an operation with a connection and without one: what is lost with one, and when there is another.
 //!
 //! All volumes of a device are on one server. So one of them is tried at a time, and the others follow when it answers.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_sched::Instant;
 
 use super::connection::Connection;
-use super::{ConnectionKey, Place, RemoteKey, RemoteStore};
-use crate::nbd::wire::Command;
+use super::{ConnectionKey, Place, RemoteKey, RemoteStore, Running};
+use crate::backend::ring::Ring;
+use crate::nbd::wire::{Command, command_flag};
 use crate::source::Loss;
 use crate::source::remote::Resend;
+use crate::store::file::jobs::BlockingJob;
 use crate::store::{Context, Done, OpIndex};
 
 /// A server that has requests and sends nothing for this time is away.
@@ -50,11 +53,65 @@ impl Dials {
 }
 
 impl RemoteStore {
+    pub(super) fn running(&mut self, index: OpIndex) -> &mut Running {
+        self.running[index.0 as usize].as_mut().expect("an operation in flight has an entry")
+    }
+
+    /// Lets an operation wait until it can be sent, or ends it if it never can.
+    pub(super) fn enqueue(&mut self, context: &mut Context<'_>, index: OpIndex) {
+        let Running { volume: key, command, .. } = *self.running(index);
+        if self.fails(context.now, key, command) {
+            return self.end(index, Done::Failed(libc::EIO));
+        }
+        self.running(index).place = Place::Waiting;
+        self.volumes[key].waiting.push_back(index);
+        self.go_on(context, key);
+    }
+
+    /// Notes a reply.
+    pub(super) fn answered(&mut self, context: &mut Context<'_>, index: OpIndex, errno: i32) {
+        let Running { volume, command, flushes, covers, flags, .. } = *self.running(index);
+        if errno != 0 {
+            return self.end(index, Done::Failed(errno));
+        }
+        let unforced = self.volumes[volume].source.kind().unforced();
+        match command {
+            Command::Read => {}
+            Command::Flush => unforced.flushed(covers),
+            _ if flags & command_flag::FUA != 0 => {}
+            _ => unforced.confirm(),
+        }
+        if flushes {
+            *self.running(index) = Running::flush(volume);
+            return self.enqueue(context, index);
+        }
+        self.end(index, Done::Ok);
+    }
+
+    fn end(&mut self, index: OpIndex, done: Done) {
+        self.running[index.0 as usize] = None;
+        self.done.push((index, done));
+    }
+
+    /// Closes all connections, so that the ring becomes empty.
+    pub(crate) fn shut_down(&mut self, ring: &mut Ring) {
+        self.connections.iter().for_each(|(_, connection)| connection.shut());
+        self.tick.cancel(ring);
+    }
+
+    /// Has a helper thread connect again.
+    fn dial(&mut self, context: &mut Context<'_>, key: RemoteKey) {
+        let source = Arc::clone(&self.volumes[key].source);
+        if context.jobs.send(BlockingJob::Dial { volume: key, source }) {
+            self.dials.begun();
+        }
+    }
+
     /// Whether a new request of a volume fails: what was written may be lost, or its server is away for too long.
     pub(super) fn fails(&self, now: Instant, key: RemoteKey, command: Command) -> bool {
         let volume = &self.volumes[key];
         let is_lost = volume.source.loss() != Loss::None && command != Command::Read;
-        is_lost || volume.source.resend() == Resend::Reads && volume.link.is_given_up(now)
+        is_lost || volume.source.kind().resend() == Resend::Reads && volume.link.is_given_up(now)
     }
 
     /// Sends what waits, or connects.
@@ -87,7 +144,7 @@ impl RemoteStore {
         let key = self.connections[connection].volume;
         let Some(volume) = self.volumes.get_mut(key) else { return };
         volume.link = Link::Away { since: context.now };
-        let resend = volume.source.resend();
+        let resend = volume.source.kind().resend();
         let (vm, name) = (&volume.label.vm, &volume.label.volume);
         let server = volume.source.name();
         let reason = self.connections[connection].reason();
@@ -130,7 +187,7 @@ impl RemoteStore {
                 let (vm, name) = (&volume.label.vm, &volume.label.volume);
                 let server = volume.source.name();
                 tracing::info!(vm, volume = name, server, "Connected again to the server of a volume");
-                if volume.source.unforced().is_any() && volume.source.resend() == Resend::Reads {
+                if volume.source.kind().unforced().is_any() && volume.source.kind().resend() == Resend::Reads {
                     volume.source.set_loss(Loss::OfServer);
                     tracing::error!(
                         vm,
@@ -166,7 +223,7 @@ impl RemoteStore {
         let silent = self.connections.iter().filter(|(_, connection)| connection.is_silent(context.now));
         let silent: Vec<ConnectionKey> = silent.map(|(key, _)| key).collect();
         silent.into_iter().for_each(|key| self.connections[key].break_off("it has not answered for 30 s"));
-        let given_up = self.volumes.iter().filter(|(_, volume)| volume.source.resend() == Resend::Reads);
+        let given_up = self.volumes.iter().filter(|(_, volume)| volume.source.kind().resend() == Resend::Reads);
         let given_up = given_up.filter(|(_, volume)| volume.link.is_given_up(context.now));
         let given_up: Vec<RemoteKey> = given_up.map(|(key, _)| key).collect();
         given_up.into_iter().for_each(|key| self.end_waiting(key, |_| true));

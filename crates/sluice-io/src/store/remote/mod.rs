@@ -2,8 +2,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `mod` | the volumes: opening, closing, operations until they are sent |
-//! | `link` | a volume's connection, or why it has none: what is lost with one, and when there is another |
+//! | `mod` | the volumes: opening, closing |
+//! | `link` | the way of an operation with a connection and without one: what is lost with one, and when there is another |
 //! | `connection` | one connection: what is sent, and what arrives |
 //!
 //! ```text
@@ -23,14 +23,13 @@ use std::sync::Arc;
 
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
 use crate::device::deadline_timer::DeadlineTimer;
 use crate::nbd::wire::{Command, command_flag, transmission_flag};
 use crate::slab::{Id as _, Slab, ids};
 use crate::source::remote::Remote;
 use crate::source::{FaultReport, Loss, Source};
-use crate::store::file::jobs::{BlockingJob, Jobs};
+use crate::store::file::jobs::Jobs;
 use crate::store::{
     Blocks, Context, Done, Label, Memory, Op, OpIndex, Open, Store, StoreEvent, StoreInfo, StoreNumber, StoreRef,
     StoreSpec, Volumes, What, Zeroing,
@@ -148,8 +147,8 @@ impl Open for RemoteStore {
     }
 
     fn open(&mut self, now: Instant, label: Label, source: Arc<Source<Remote>>) -> u32 {
-        let link = source.take_first().map_or(Link::Away { since: now }, Link::New);
-        let zeroing = match source.offers(transmission_flag::SEND_WRITE_ZEROES) {
+        let link = source.kind().take_first().map_or(Link::Away { since: now }, Link::New);
+        let zeroing = match source.kind().offers(transmission_flag::SEND_WRITE_ZEROES) {
             true => Zeroing::LikeWrite,
             false => Zeroing::No,
         };
@@ -191,77 +190,21 @@ impl Volumes for RemoteStore {
     }
 
     fn faults(&self, volume: u32) -> FaultReport {
-        self.volumes[self.volumes.id_at(volume)].source.faults()
+        self.volumes[self.volumes.id_at(volume)].source.failures()
     }
 
     fn accept_loss(&mut self, volume: u32) {
         let key = self.volumes.id_at(volume);
         let source = &self.volumes[key].source;
-        source.unforced().flushed(source.unforced().confirmed());
+        source.kind().unforced().flushed(source.kind().unforced().confirmed());
         source.set_loss(Loss::None);
-    }
-}
-
-impl RemoteStore {
-    fn running(&mut self, index: OpIndex) -> &mut Running {
-        self.running[index.0 as usize].as_mut().expect("an operation in flight has an entry")
-    }
-
-    /// Lets an operation wait until it can be sent, or ends it if it never can.
-    fn enqueue(&mut self, context: &mut Context<'_>, index: OpIndex) {
-        let Running { volume: key, command, .. } = *self.running(index);
-        if self.fails(context.now, key, command) {
-            return self.end(index, Done::Failed(libc::EIO));
-        }
-        self.running(index).place = Place::Waiting;
-        self.volumes[key].waiting.push_back(index);
-        self.go_on(context, key);
-    }
-
-    /// Notes a reply.
-    fn answered(&mut self, context: &mut Context<'_>, index: OpIndex, errno: i32) {
-        let Running { volume, command, flushes, covers, flags, .. } = *self.running(index);
-        if errno != 0 {
-            return self.end(index, Done::Failed(errno));
-        }
-        let unforced = self.volumes[volume].source.unforced();
-        match command {
-            Command::Read => {}
-            Command::Flush => unforced.flushed(covers),
-            _ if flags & command_flag::FUA != 0 => {}
-            _ => unforced.confirm(),
-        }
-        if flushes {
-            *self.running(index) = Running::flush(volume);
-            return self.enqueue(context, index);
-        }
-        self.end(index, Done::Ok);
-    }
-
-    fn end(&mut self, index: OpIndex, done: Done) {
-        self.running[index.0 as usize] = None;
-        self.done.push((index, done));
-    }
-
-    /// Closes all connections, so that the ring becomes empty.
-    pub(crate) fn shut_down(&mut self, ring: &mut Ring) {
-        self.connections.iter().for_each(|(_, connection)| connection.shut());
-        self.tick.cancel(ring);
-    }
-
-    /// Has a helper thread connect again.
-    fn dial(&mut self, context: &mut Context<'_>, key: RemoteKey) {
-        let source = Arc::clone(&self.volumes[key].source);
-        if context.jobs.send(BlockingJob::Dial { volume: key, source }) {
-            self.dials.begun();
-        }
     }
 }
 
 impl Volume {
     /// Returns an operation as the server carries it out; `None` if there is nothing to do for it.
     fn running(&self, key: RemoteKey, op: &Op<'_>) -> Option<Running> {
-        let offers = |flag| self.source.offers(flag);
+        let offers = |flag| self.source.kind().offers(flag);
         let command = match op.what {
             What::Read => Command::Read,
             What::Write => Command::Write,
@@ -288,7 +231,7 @@ impl Volume {
     }
 
     fn flush(&self, key: RemoteKey) -> Option<Running> {
-        self.source.offers(transmission_flag::SEND_FLUSH).then(|| Running::flush(key))
+        self.source.kind().offers(transmission_flag::SEND_FLUSH).then(|| Running::flush(key))
     }
 }
 

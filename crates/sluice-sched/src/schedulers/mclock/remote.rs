@@ -47,7 +47,9 @@ impl Remote {
     /// flight as this one.
     // rule: mclock.remote-started
     pub(super) fn started(&self) -> Amount {
-        self.piece.times(self.outstanding)
+        let times = |one: u64| one.saturating_mul(self.outstanding.into());
+        let Amount { cost, bytes, reserved_bytes } = self.piece;
+        Amount { cost: times(cost), bytes: times(bytes), reserved_bytes: times(reserved_bytes) }
     }
 
     /// Notes the service that a report counts.

@@ -59,12 +59,6 @@ impl Amount {
     pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
         Amount { cost, bytes, reserved_bytes: reserved_bytes(cost, bytes, info.request_bytes) }
     }
-
-    /// Amounts of as many dispatches.
-    pub(super) fn times(&self, count: u32) -> Self {
-        let times = |one: u64| one.saturating_mul(count.into());
-        Amount { cost: times(self.cost), bytes: times(self.bytes), reserved_bytes: times(self.reserved_bytes) }
-    }
 }
 
 /// Due times of a reservation.
@@ -183,8 +177,7 @@ impl Minimum {
         self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now));
     }
 
-    /// Forgives what was owed before `now`, but for an amount that other servers may have started: their reports of it are still to
-    /// come, and would count it again.
+    /// Forgives what was owed before `now`, but for what other servers may have started: their reports would count it again.
     fn forgive_but(&mut self, started: &Amount, now: Tag) {
         self.requests.raise_to(now.saturating_sub(self.requests.step(started.cost)));
         self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now.saturating_sub(bytes.step(started.reserved_bytes))));

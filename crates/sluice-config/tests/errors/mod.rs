@@ -7,6 +7,7 @@ mod directions;
 mod enforcement;
 mod exports;
 mod network;
+mod nodes;
 mod pools;
 mod texts;
 
@@ -81,7 +82,11 @@ const EXPORT: &str = "export = { socket = \"/run/sluice/a.sock\" }";
 fn devices() {
     check(&[
         (PATH, "", &[(1, "Device d: path is missing")]),
-        (PATH, "path = 5", &[(2, "Device d: path must be a path, not a whole number")]),
+        (
+            PATH,
+            "path = 5",
+            &[(2, "Device d: path must be a path, a list of paths or the address of a server, not a whole number")],
+        ),
         (PATH, "path = \"sda\"", &[(2, "Device d: path: 'sda' is a relative path")]),
         (PATH, "path = \"/dev/sda\"\ndepth = 0", &[(3, "Device d: depth: the number is out of range")]),
         (PATH, "path = \"/dev/sda\"\ndepth = \"32\"", &[(3, "Device d: depth must be a whole number, not text")]),
@@ -286,14 +291,4 @@ fn vms_and_volumes() {
         ("[vm.a]", "vm.b = 1\n[vm.a]", &[(7, "Policy p: unknown key 'vm'")]),
         ("[device.d]", "vm.b = 1\n[device.d]", &[(1, "VM b must be a table, not a whole number")]),
     ]);
-}
-
-#[test]
-fn the_number_of_threads_of_a_device_has_no_effect_and_a_warning_says_so() {
-    for number in [1, 2, 16] {
-        let text = GOOD.replacen(PATH, &format!("path = \"/dev/sda\"\nthreads = {number}"), 1);
-        let warnings = parse("host.toml", &text).unwrap().warnings;
-        let message = "Device d: threads has no effect: one thread serves the device";
-        assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
-    }
 }
