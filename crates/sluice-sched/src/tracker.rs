@@ -1,28 +1,29 @@
-//! Client side of dmClock: counts the service of a VM at each server, and reports it to the other servers.
+//! Both ends of dmClock's counts: what a client tells of the service of a VM at each server, and what a server makes of it.
 //!
 //! A VM whose volumes lie on several storage servers has one reservation, one limit and one weight, but each server
-//! sees only its own requests. The client counts completions by server and phase, which the reply contains. Each
-//! request reports what other servers completed since the VM's previous request to the same server: `delta` in total,
-//! and `rho` in the reservation phase. The server advances the VM's tags by as much. Servers do not communicate.
+//! sees only its own requests. The client counts completions by server and phase, which the reply contains ([`Tracker`]). Each
+//! request tells sums of what other servers have completed: in total, and in the reservation phase. A server keeps what it has heard
+//! ([`Heard`]), and what a request tells beyond that advances the VM's tags: \[mclock\]'s `delta` and `rho`. Servers do not communicate.
+//!
+//! Sums only grow. So a request that is lost, repeated or out of order does no harm: what it told is in the next one. A server takes the
+//! first sums that it hears for what was before it.
 //!
 //! Example: a VM writes alternately to servers 1 and 2, 100 requests per second to each, with a limit of 100 IOPS. Each
-//! request to server 1 reports `delta` = 1, so server 1 spaces the requests by 20 ms instead of 10 ms. Server 2 does
+//! request to server 1 has a `delta` of 1, so server 1 spaces the requests by 20 ms instead of 10 ms. Server 2 does
 //! the same, and the VM gets 100 IOPS in total.
 //!
-//! A report also contains the part of `delta` that completed since the VM last had no request outstanding at any server,
-//! `recent`. A VM that has requests queued elsewhere may lag here by as much. A VM that was silent is owed nothing for that
+//! The sum at the time when the VM last had no request outstanding at any server is told too, from which `recent` follows: the part of
+//! `delta` after that. A VM that has requests queued elsewhere may lag here by as much. A VM that was silent is owed nothing for that
 //! time, as on a single server. Example: 256 requests are queued at each of servers 1 and 2 when a VM falls silent. Its next
-//! request, a minute later, reports `delta` = 256 and `recent` = 0.
+//! request, a minute later, has a `delta` of 256 and a `recent` of 0.
 //!
-//! A [`Tracker`] belongs to one VM at its client, [`Clients`] to one server. With one server all counts are 0 in
-//! product form, so the gate decides as without dmClock.
+//! A [`Tracker`] belongs to one VM at its client, a [`Heard`] to that VM at a server, for as long as the client counts. With one server all
+//! counts are 0 in product form, so the gate decides as without dmClock.
 //!
-//! Cost: `ask`, `completed` and `refused` take O(log servers). The count for a server is the difference of two sums, so
-//! no count per server is kept. Every [`SERVER_FORGOTTEN`] one call visits all servers.
+//! Cost: O(log servers). Every [`SERVER_FORGOTTEN`] one call visits all servers.
 //!
-//! Bounds: a client forgets a server after [`SERVER_FORGOTTEN`] without a request, a server its client after
-//! [`CLIENT_FORGOTTEN`]. Both tables hold entries used within twice that time. A count misses at most the requests in
-//! flight.
+//! Bounds: a server that got no request for [`SERVER_FORGOTTEN`] is not counted, and has then forgotten what it heard. A count misses at
+//! most the requests in flight.
 //!
 //! Source: \[mclock\] 3.2 (dmClock).
 
@@ -33,13 +34,11 @@ use crate::cost::Cost;
 use crate::gate::{Finished, RemoteService, Service};
 use crate::time::Instant;
 
-/// Time without a request after which a client forgets a server.
+/// Time without a request after which a client does not count a server, and a server forgets what it heard.
 // rule: mclock.forget
 pub const SERVER_FORGOTTEN: Duration = Duration::from_secs(600);
 /// Time without a request after which a server considers a client idle.
 pub const CLIENT_IDLE: Duration = Duration::from_secs(300);
-/// Time without a request after which a server forgets a client.
-pub const CLIENT_FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// Unit of the counts; must match the mode of the servers' mClock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,19 +52,22 @@ pub enum Form {
 
 /// Sums of completions: costs in 1/65,536 of a normalised request, and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sums {
-    all: u64,
-    reserved: u64,
-    all_bytes: u64,
-    reserved_bytes: u64,
+pub struct Sums {
+    pub all: u64,
+    /// Of `all`, what was served to meet reservations.
+    pub reserved: u64,
+    pub all_bytes: u64,
+    pub reserved_bytes: u64,
 }
 
 impl Sums {
-    fn add(&mut self, service: Service, reserved: Service) {
-        self.all = self.all.wrapping_add(service.cost.raw().into());
-        self.all_bytes = self.all_bytes.wrapping_add(service.bytes);
-        self.reserved = self.reserved.wrapping_add(reserved.cost.raw().into());
-        self.reserved_bytes = self.reserved_bytes.wrapping_add(reserved.bytes);
+    fn of(service: Service, reserved: Service) -> Sums {
+        Sums {
+            all: service.cost.raw().into(),
+            reserved: reserved.cost.raw().into(),
+            all_bytes: service.bytes,
+            reserved_bytes: reserved.bytes,
+        }
     }
 
     fn zip(self, other: Sums, operation: impl Fn(u64, u64) -> u64) -> Sums {
@@ -78,34 +80,39 @@ impl Sums {
     }
 
     fn plus(self, other: Sums) -> Sums {
-        self.zip(other, u64::wrapping_add)
+        self.zip(other, u64::saturating_add)
     }
 
-    fn minus(self, other: Sums) -> Sums {
-        self.zip(other, u64::wrapping_sub)
+    fn beyond(self, other: Sums) -> Sums {
+        self.zip(other, u64::saturating_sub)
     }
+}
 
-    /// The counts of a report, as sums.
-    fn of(remote: &RemoteService) -> Sums {
-        Sums {
-            all: u64::from(remote.delta) << Cost::SHIFT,
-            reserved: u64::from(remote.rho) << Cost::SHIFT,
-            all_bytes: remote.delta_bytes,
-            reserved_bytes: remote.rho_bytes,
-        }
-    }
+/// What a client tells a server with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Told {
+    /// In product form what other servers have completed, in paper form what all have.
+    pub sums: Sums,
+    /// `sums.all` when no request was outstanding at any server.
+    pub at_idle: u64,
+    /// Number of servers that the client uses, this one included.
+    pub servers: u32,
+    /// Requests outstanding at the other servers.
+    pub outstanding: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Server {
     /// Time of the last request to the server.
     asked: Instant,
+    /// Whether it is among those that the client uses.
+    is_used: bool,
     /// Requests to it that have not ended.
     outstanding: u64,
-    /// Completed at this server since it became known.
+    /// Completed at this server.
     own: Sums,
-    /// Part of the total that was reported to this server, or had completed before it became known.
-    reported: Sums,
+    /// `own.all` when no request was outstanding anywhere, at the idle moment of this number.
+    at_idle: (u64, u64),
 }
 
 /// Service of one VM by server, as its client counts it.
@@ -115,10 +122,12 @@ pub struct Tracker {
     total: Sums,
     /// Requests that were sent and have not ended.
     outstanding: u64,
-    /// The cost of all that had completed when there were last none of them.
-    at_idle: u64,
+    /// The number of moments without such requests, and the cost of all that had completed at the last one.
+    idle: (u64, u64),
     servers: BTreeMap<u32, Server>,
-    /// When servers were last forgotten.
+    /// Number of servers in use.
+    used: u32,
+    /// When servers were last looked through.
     swept: Instant,
 }
 
@@ -129,161 +138,164 @@ impl Tracker {
         Tracker { form, ..Tracker::default() }
     }
 
-    /// Returns the report for a request to `server`. The first request to a server, also after the server was
-    /// forgotten, reports 1 and 1 in paper form and nothing in product form.
-    // rule: mclock.client-counts, mclock.first-request, mclock.paper-counts, mclock.product-counts
-    pub fn ask(&mut self, now: Instant, server: u32) -> RemoteService {
+    /// Returns what a request to `server` tells.
+    // rule: mclock.client-counts, mclock.product-counts, mclock.paper-counts
+    pub fn ask(&mut self, now: Instant, server: u32) -> Told {
         if now.since(self.swept) >= SERVER_FORGOTTEN {
-            self.forget(now);
+            self.sweep(now);
         }
-        let (total, outstanding) = (self.total, self.outstanding);
-        self.outstanding += 1;
-        let known = self.servers.get_mut(&server).filter(|known| now.since(known.asked) < SERVER_FORGOTTEN);
-        let Some(known) = known else {
-            let own = Sums::default();
-            self.servers.insert(server, Server { asked: now, outstanding: 1, own, reported: total });
-            let (first, servers) = (u32::from(self.form == Form::Paper), self.known());
-            let outstanding = number(outstanding);
-            return RemoteService { rho: first, delta: first, servers, outstanding, ..RemoteService::default() };
-        };
-        known.asked = now;
-        let elsewhere = outstanding.saturating_sub(known.outstanding);
+        let new =
+            Server { asked: now, is_used: false, outstanding: 0, own: Sums::default(), at_idle: (self.idle.0, 0) };
+        let known = self.servers.entry(server).or_insert(new);
+        self.used += u32::from(!known.is_used);
+        (known.asked, known.is_used) = (now, true);
+        let outstanding = self.outstanding - known.outstanding;
         known.outstanding += 1;
-        let unreported = match self.form {
-            Form::Product => total.minus(known.own).minus(known.reported),
-            Form::Paper => total.minus(known.reported),
+        self.outstanding += 1;
+        let (sums, at_idle) = match self.form {
+            Form::Product => (self.total.beyond(known.own), self.idle.1 - known.own_at_idle(self.idle.0)),
+            Form::Paper => (self.total, self.idle.1),
         };
-        // Parts of a request are reported later, when they add up to a whole one.
-        let whole = |cost: u64| number(cost >> Cost::SHIFT);
-        let delta = whole(unreported.all);
-        let recent = whole(total.all.wrapping_sub(self.at_idle)).min(delta);
-        let remote = RemoteService {
-            rho: whole(unreported.reserved).min(delta),
-            delta,
-            recent,
-            rho_bytes: unreported.reserved_bytes,
-            delta_bytes: unreported.all_bytes,
-            servers: 0,
-            outstanding: number(elsewhere),
-        };
-        known.reported = known.reported.plus(Sums::of(&remote));
-        RemoteService { servers: self.known(), ..remote }
-    }
-
-    /// Notes that a server rejected a request: its report is repeated with the next one. Otherwise a VM with a full
-    /// queue would exceed its limit, since servers would never learn of its service at other servers.
-    // rule: mclock.client-counts
-    pub fn refused(&mut self, server: u32, remote: RemoteService) {
-        self.ended(server);
-        if let Some(known) = self.servers.get_mut(&server) {
-            known.reported = known.reported.minus(Sums::of(&remote));
-        }
+        Told { sums, at_idle, servers: self.used, outstanding: count(outstanding) }
     }
 
     /// Notes that a server completed a request, with `finished` as the reply. In paper form requests are counted, each
     /// in the phase of its last part.
     // rule: mclock.client-counts, mclock.reply-phase
     pub fn completed(&mut self, server: u32, finished: &Finished) {
-        let (service, reserved) = match self.form {
-            Form::Product => (finished.service, finished.reserved),
+        let served = match self.form {
+            Form::Product => Sums::of(finished.service, finished.reserved),
             Form::Paper => {
                 let service = Service { cost: Cost::ONE, ..finished.service };
-                (service, service.if_reserved(finished.phase))
+                Sums::of(service, service.if_reserved(finished.phase))
             }
         };
-        self.total.add(service, reserved);
+        self.total = self.total.plus(served);
         if let Some(known) = self.servers.get_mut(&server) {
-            known.own.add(service, reserved);
+            known.at_idle = (self.idle.0, known.own_at_idle(self.idle.0));
+            known.own = known.own.plus(served);
         }
         self.ended(server);
     }
 
-    /// Notes that a request to a server is no longer outstanding. Called for requests that were cancelled or lost with their server;
-    /// [`Tracker::completed`] and [`Tracker::refused`] include it.
+    /// Notes that a request to a server is no longer outstanding: it was rejected, cancelled or lost with its server.
+    /// [`Tracker::completed`] includes it.
     // rule: mclock.share-floor
     pub fn ended(&mut self, server: u32) {
-        self.outstanding = self.outstanding.saturating_sub(1);
-        if let Some(known) = self.servers.get_mut(&server) {
-            known.outstanding = known.outstanding.saturating_sub(1);
+        if let Some(known) = self.servers.get_mut(&server).filter(|known| known.outstanding > 0) {
+            known.outstanding -= 1;
+            self.outstanding -= 1;
         }
         if self.outstanding == 0 {
-            self.at_idle = self.total.all;
+            self.idle = (self.idle.0 + 1, self.total.all);
         }
     }
 
-    /// Forgets servers without a request for [`SERVER_FORGOTTEN`]. O(servers).
+    /// Stops counting servers without a request for [`SERVER_FORGOTTEN`]. What they have completed stays known, because it is no service
+    /// elsewhere for them. O(servers).
     // rule: mclock.forget
-    pub fn forget(&mut self, now: Instant) {
+    fn sweep(&mut self, now: Instant) {
         self.swept = now;
-        self.servers.retain(|_, known| now.since(known.asked) < SERVER_FORGOTTEN);
+        for known in self.servers.values_mut() {
+            known.is_used &= now.since(known.asked) < SERVER_FORGOTTEN;
+        }
+        self.used = count(self.servers.values().filter(|known| known.is_used).count() as u64);
     }
+}
 
-    /// Number of known servers.
-    #[must_use]
-    pub fn servers(&self) -> usize {
-        self.servers.len()
-    }
-
-    fn known(&self) -> u32 {
-        number(self.servers.len() as u64)
+impl Server {
+    /// What it had completed at the last idle moment, which has this number.
+    fn own_at_idle(&self, number: u64) -> u64 {
+        if self.at_idle.0 == number { self.at_idle.1 } else { self.own.all }
     }
 }
 
 /// A count of a report, at most the largest that it holds.
-fn number(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+fn count(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// State of a client at a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It has recently sent a request.
-    Active,
-    /// It has sent nothing for [`CLIENT_IDLE`]; its next request is treated as that of an owner that was idle.
-    Idle,
+/// What a server has heard of a VM from one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heard {
+    form: Form,
+    /// Time of the last request, and the sums that the VM's tags have been advanced by.
+    last: Option<(Instant, Sums)>,
 }
 
-/// The clients of a server, and the time of their last requests. Calls take O(log clients), `forget` O(clients).
-#[derive(Debug, Default)]
-pub struct Clients {
-    asked: BTreeMap<u32, Instant>,
-}
-
-impl Clients {
-    /// Notes a request of a client. Returns the client's state before it; `None` if it was unknown, so that its owner
-    /// must be added to the gate.
-    // rule: mclock.forget
-    pub fn ask(&mut self, now: Instant, client: u32) -> Option<Standing> {
-        let standing = self.standing(now, client);
-        self.asked.insert(client, now);
-        standing
-    }
-
-    /// State of a client; `None` if it is unknown or is to be forgotten.
+impl Heard {
+    /// Nothing yet.
     #[must_use]
-    pub fn standing(&self, now: Instant, client: u32) -> Option<Standing> {
-        match now.since(*self.asked.get(&client)?) {
-            silent if silent >= CLIENT_FORGOTTEN => None,
-            silent if silent >= CLIENT_IDLE => Some(Standing::Idle),
-            _ => Some(Standing::Active),
-        }
+    pub fn new(form: Form) -> Heard {
+        Heard { form, last: None }
     }
 
-    /// Forgets clients that have sent nothing for [`CLIENT_FORGOTTEN`]; the caller removes their owners from the gate.
-    // rule: mclock.forget
-    pub fn forget(&mut self, now: Instant, mut gone: impl FnMut(u32)) {
-        self.asked.retain(|client, asked| {
-            let stays = now.since(*asked) < CLIENT_FORGOTTEN;
-            if !stays {
-                gone(*client);
-            }
-            stays
-        });
+    /// Returns what a request tells that was not known, and what has been heard with it, if the request is accepted. Parts of a normalised
+    /// request are left for later. The first request, also after [`SERVER_FORGOTTEN`], counts 1 and 1 in paper form and nothing in product
+    /// form.
+    // rule: mclock.client-counts, mclock.first-request, mclock.forget
+    #[must_use]
+    pub fn hear(&self, now: Instant, told: &Told) -> (RemoteService, Heard) {
+        let Told { sums, at_idle, servers, outstanding } = *told;
+        let Some((_, before)) = self.last.filter(|(at, _)| now.since(*at) < SERVER_FORGOTTEN) else {
+            let first = u32::from(self.form == Form::Paper);
+            let remote = RemoteService { rho: first, delta: first, servers, outstanding, ..RemoteService::default() };
+            return (remote, Heard { last: Some((now, sums)), ..*self });
+        };
+        let new = sums.beyond(before);
+        let whole = |cost: u64| count(cost >> Cost::SHIFT);
+        let delta = whole(new.all);
+        let remote = RemoteService {
+            rho: whole(new.reserved).min(delta),
+            delta,
+            recent: whole(sums.all.saturating_sub(at_idle.max(before.all))).min(delta),
+            rho_bytes: new.reserved_bytes.min(new.all_bytes),
+            delta_bytes: new.all_bytes,
+            servers,
+            outstanding,
+        };
+        let counted = Sums {
+            all: u64::from(delta) << Cost::SHIFT,
+            reserved: u64::from(remote.rho) << Cost::SHIFT,
+            all_bytes: remote.delta_bytes,
+            reserved_bytes: remote.rho_bytes,
+        };
+        (remote, Heard { last: Some((now, before.plus(counted))), ..*self })
+    }
+}
+
+/// The client of one VM and what each server has heard from it, where all are in one process: in simulations.
+#[derive(Debug, Default)]
+pub struct Tracked {
+    pub client: Tracker,
+    heard: BTreeMap<u32, Heard>,
+}
+
+impl Tracked {
+    #[must_use]
+    pub fn new(form: Form) -> Tracked {
+        Tracked { client: Tracker::new(form), heard: BTreeMap::new() }
+    }
+
+    /// Returns what a request to `server` tells it, and what it has heard if it accepts the request.
+    pub fn ask(&mut self, now: Instant, server: u32) -> (RemoteService, Heard) {
+        let told = self.client.ask(now, server);
+        self.heard.get(&server).copied().unwrap_or(Heard::new(self.client.form)).hear(now, &told)
+    }
+
+    /// Notes that a server has accepted a request, or rejected it: then it has heard nothing.
+    pub fn answer(&mut self, server: u32, heard: Heard, is_accepted: bool) {
+        match is_accepted {
+            true => drop(self.heard.insert(server, heard)),
+            false => self.client.ended(server),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::gate::Outcome;
     use crate::request::Phase;
@@ -298,8 +310,14 @@ mod tests {
         Instant::from_millis(secs * 1000)
     }
 
-    fn told(tracker: &mut Tracker, server: u32) -> (u32, u32) {
-        let RemoteService { rho, delta, .. } = tracker.ask(secs(1), server);
+    fn remote_at(tracked: &mut Tracked, now: Instant, server: u32) -> RemoteService {
+        let (remote, heard) = tracked.ask(now, server);
+        tracked.answer(server, heard, true);
+        remote
+    }
+
+    fn told(tracked: &mut Tracked, server: u32) -> (u32, u32) {
+        let RemoteService { rho, delta, .. } = remote_at(tracked, secs(1), server);
         (rho, delta)
     }
 
@@ -307,11 +325,11 @@ mod tests {
     #[test]
     fn a_request_reports_completions_since_the_last_request_to_the_server() {
         for (form, first) in [(Form::Product, (0, 0)), (Form::Paper, (1, 1))] {
-            let mut tracker = Tracker::new(form);
+            let mut tracker = Tracked::new(form);
             assert_eq!([1, 2, 3].map(|server| told(&mut tracker, server)), [first; 3], "{form:?}");
             for (server, phase) in [(1, Phase::Weight), (2, Phase::Reservation), (2, Phase::Weight), (1, Phase::Weight)]
             {
-                tracker.completed(server, &reply(phase, Cost::ONE, 8192));
+                tracker.client.completed(server, &reply(phase, Cost::ONE, 8192));
             }
             // Paper form: all four, one of them in the reservation phase. Product form: without those of the server
             // itself.
@@ -319,7 +337,7 @@ mod tests {
             assert_eq!(told(&mut tracker, 1), (1, if own { 4 } else { 2 }), "{form:?}");
             assert_eq!(told(&mut tracker, 1), (0, 0), "already reported");
             assert_eq!(told(&mut tracker, 2), if own { (1, 4) } else { (0, 2) }, "{form:?}");
-            tracker.completed(1, &reply(Phase::Reservation, Cost::ONE, 8192));
+            tracker.client.completed(1, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!(told(&mut tracker, 3), (2, 5), "{form:?}: since its own last request");
         }
     }
@@ -327,49 +345,49 @@ mod tests {
     // rule: mclock.client-counts
     #[test]
     fn fractions_of_costs_are_reported_later() {
-        let mut tracker = Tracker::new(Form::Product);
+        let mut tracker = Tracked::new(Form::Product);
         told(&mut tracker, 1);
         let mut all = 0;
         for _ in 0..100 {
-            tracker.completed(2, &reply(Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4), 8192));
+            tracker.client.completed(2, &reply(Phase::Weight, Cost::from_raw(Cost::ONE.raw() * 5 / 4), 8192));
             all += told(&mut tracker, 1).1;
         }
         assert_eq!(all, 125, "a hundred requests of cost 1.25");
-        let mut tracker = Tracker::new(Form::Paper);
+        let mut tracker = Tracked::new(Form::Paper);
         told(&mut tracker, 1);
-        (0..4).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::requests(9), 8192)));
+        (0..4).for_each(|_| tracker.client.completed(2, &reply(Phase::Weight, Cost::requests(9), 8192)));
         assert_eq!(told(&mut tracker, 1), (0, 4), "as published, requests");
     }
 
     // rule: mclock.client-counts
     #[test]
     fn rho_never_exceeds_delta() {
-        let mut tracker = Tracker::new(Form::Product);
+        let mut tracker = Tracked::new(Form::Product);
         told(&mut tracker, 1);
         // Parts of requests add up to a whole request in the reservation phase first.
         let eighths = |eighths: u32| Cost::from_raw(Cost::ONE.raw() / 8 * eighths);
-        tracker.completed(2, &reply(Phase::Weight, eighths(5), 0));
-        tracker.completed(2, &reply(Phase::Reservation, eighths(7), 0));
+        tracker.client.completed(2, &reply(Phase::Weight, eighths(5), 0));
+        tracker.client.completed(2, &reply(Phase::Reservation, eighths(7), 0));
         assert_eq!(told(&mut tracker, 1), (0, 1));
-        tracker.completed(2, &reply(Phase::Reservation, eighths(5), 0));
+        tracker.client.completed(2, &reply(Phase::Reservation, eighths(5), 0));
         assert_eq!(told(&mut tracker, 1), (1, 1));
-        tracker.completed(2, &reply(Phase::Reservation, eighths(4), 0));
+        tracker.client.completed(2, &reply(Phase::Reservation, eighths(4), 0));
         assert_eq!(told(&mut tracker, 1), (0, 0), "one by reservation, but none in all yet");
-        tracker.completed(2, &reply(Phase::Weight, eighths(3), 0));
+        tracker.client.completed(2, &reply(Phase::Weight, eighths(3), 0));
         assert_eq!(told(&mut tracker, 1), (1, 1), "the rest is reported later");
     }
 
     // rule: mclock.client-counts
     #[test]
     fn remote_bytes_are_reported_as_bytes() {
-        let mut tracker = Tracker::new(Form::Product);
-        let first = tracker.ask(secs(1), 1);
+        let mut tracker = Tracked::new(Form::Product);
+        let first = remote_at(&mut tracker, secs(1), 1);
         assert_eq!((first.delta_bytes, first.servers), (0, 1));
-        tracker.ask(secs(1), 2);
-        (0..16).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 4096)));
-        tracker.completed(1, &reply(Phase::Weight, Cost::requests(4), 1 << 20));
-        tracker.completed(2, &reply(Phase::Reservation, Cost::from_raw(7), 512));
-        let remote = tracker.ask(secs(1), 1);
+        remote_at(&mut tracker, secs(1), 2);
+        (0..16).for_each(|_| tracker.client.completed(2, &reply(Phase::Weight, Cost::ONE, 4096)));
+        tracker.client.completed(1, &reply(Phase::Weight, Cost::requests(4), 1 << 20));
+        tracker.client.completed(2, &reply(Phase::Reservation, Cost::from_raw(7), 512));
+        let (remote, heard) = tracker.ask(secs(1), 1);
         let due = RemoteService {
             rho: 0,
             delta: 16,
@@ -380,28 +398,28 @@ mod tests {
             outstanding: 0,
         };
         assert_eq!(remote, due);
-        tracker.refused(1, remote);
-        assert_eq!(tracker.ask(secs(1), 1), due, "a rejected report is repeated");
-        assert_eq!(tracker.ask(secs(1), 1).delta_bytes, 0);
+        tracker.answer(1, heard, false);
+        assert_eq!(remote_at(&mut tracker, secs(1), 1), due, "a rejected request has told nothing");
+        assert_eq!(remote_at(&mut tracker, secs(1), 1).delta_bytes, 0);
     }
 
     // rule: mclock.client-counts, mclock.first-request
     #[test]
     fn a_rejected_report_is_repeated() {
         for (form, first) in [(Form::Product, (0, 0)), (Form::Paper, (1, 1))] {
-            let mut tracker = Tracker::new(form);
-            let refused = |tracker: &mut Tracker| {
-                let told = tracker.ask(secs(1), 1);
-                tracker.refused(1, told);
+            let mut tracker = Tracked::new(form);
+            let refused = |tracker: &mut Tracked| {
+                let (told, heard) = tracker.ask(secs(1), 1);
+                tracker.answer(1, heard, false);
                 (told.rho, told.delta)
             };
             assert_eq!([refused(&mut tracker), refused(&mut tracker), told(&mut tracker, 1)], [first; 3], "{form:?}");
             told(&mut tracker, 2);
             for phase in [Phase::Reservation, Phase::Weight, Phase::Weight] {
-                tracker.completed(2, &reply(phase, Cost::ONE, 8192));
+                tracker.client.completed(2, &reply(phase, Cost::ONE, 8192));
             }
             assert_eq!([refused(&mut tracker), refused(&mut tracker)], [(1, 3); 2], "{form:?}");
-            tracker.completed(2, &reply(Phase::Reservation, Cost::ONE, 8192));
+            tracker.client.completed(2, &reply(Phase::Reservation, Cost::ONE, 8192));
             assert_eq!([told(&mut tracker, 1), told(&mut tracker, 1)], [(2, 4), (0, 0)], "{form:?}");
         }
     }
@@ -409,51 +427,100 @@ mod tests {
     // rule: mclock.share-floor
     #[test]
     fn what_completed_before_a_silence_was_reported_like_what_came_after_it() {
-        let mut tracker = Tracker::new(Form::Product);
-        let recent = |tracker: &mut Tracker, server: u32| {
-            let RemoteService { delta, recent, .. } = tracker.ask(secs(1), server);
+        let mut tracker = Tracked::new(Form::Product);
+        let recent = |tracker: &mut Tracked, server: u32| {
+            let RemoteService { delta, recent, .. } = remote_at(tracker, secs(1), server);
             (delta, recent)
         };
         (0..4).for_each(|number| _ = recent(&mut tracker, 1 + number % 2));
-        [1, 1, 2].iter().for_each(|server| tracker.completed(*server, &reply(Phase::Weight, Cost::requests(5), 0)));
+        [1, 1, 2]
+            .iter()
+            .for_each(|server| tracker.client.completed(*server, &reply(Phase::Weight, Cost::requests(5), 0)));
         assert_eq!(recent(&mut tracker, 2), (10, 10), "one is still outstanding at 2");
-        (0..2).for_each(|_| tracker.completed(2, &reply(Phase::Weight, Cost::requests(3), 0)));
+        (0..2).for_each(|_| tracker.client.completed(2, &reply(Phase::Weight, Cost::requests(3), 0)));
         assert_eq!(recent(&mut tracker, 1), (11, 0), "nothing was outstanding");
         assert_eq!(recent(&mut tracker, 2), (0, 0));
-        tracker.completed(1, &reply(Phase::Weight, Cost::requests(7), 0));
+        tracker.client.completed(1, &reply(Phase::Weight, Cost::requests(7), 0));
         assert_eq!(recent(&mut tracker, 2), (7, 7));
         // One is cancelled, and a server refuses another one.
-        tracker.ended(2);
-        tracker.completed(2, &reply(Phase::Weight, Cost::requests(2), 0));
-        let remote = tracker.ask(secs(1), 1);
-        tracker.refused(1, remote);
+        tracker.client.ended(2);
+        tracker.client.completed(2, &reply(Phase::Weight, Cost::requests(2), 0));
+        let (_, heard) = tracker.ask(secs(1), 1);
+        tracker.answer(1, heard, false);
         assert_eq!(recent(&mut tracker, 1), (2, 0));
     }
 
     // rule: mclock.forget, mclock.first-request
     #[test]
-    fn servers_and_clients_without_requests_are_forgotten() {
-        let mut tracker = Tracker::new(Form::Paper);
-        tracker.ask(secs(0), 1);
-        tracker.ask(secs(599), 2);
-        tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 8192));
-        tracker.completed(2, &reply(Phase::Weight, Cost::ONE, 8192));
-        tracker.forget(secs(599));
-        assert_eq!(tracker.servers(), 2);
-        let first = RemoteService { rho: 1, delta: 1, servers: 2, ..RemoteService::default() };
-        assert_eq!(tracker.ask(secs(600), 1), first, "like an unknown server");
-        let next =
-            RemoteService { delta: 2, delta_bytes: 16_384, servers: 2, outstanding: 1, ..RemoteService::default() };
-        assert_eq!(tracker.ask(secs(601), 2), next);
-        let mut clients = Clients::default();
-        assert_eq!(clients.ask(secs(0), 7), None);
-        assert_eq!(clients.ask(secs(10), 8), None);
-        let seen = [299, 300, 599, 600].map(|at| clients.standing(secs(at), 7));
-        assert_eq!(seen, [Some(Standing::Active), Some(Standing::Idle), Some(Standing::Idle), None]);
-        let mut gone = Vec::new();
-        clients.forget(secs(605), |client| gone.push(client));
-        assert_eq!(gone, [7]);
-        assert_eq!((clients.ask(secs(605), 8), clients.ask(secs(605), 7)), (Some(Standing::Idle), None));
-        assert_eq!(clients.standing(secs(606), 8), Some(Standing::Active));
+    fn a_server_without_requests_is_not_counted_and_forgets_what_it_heard() {
+        for (form, own) in [(Form::Product, 0), (Form::Paper, 1)] {
+            let mut tracker = Tracked::new(form);
+            let asked = |tracker: &mut Tracked, at: u64, server: u32| {
+                let RemoteService { delta, servers, .. } = remote_at(tracker, secs(at), server);
+                (delta, servers)
+            };
+            assert_eq!([asked(&mut tracker, 0, 1), asked(&mut tracker, 599, 2)], [(own, 1), (own, 2)]);
+            (0..2).for_each(|_| tracker.client.completed(2, &reply(Phase::Weight, Cost::ONE, 8192)));
+            tracker.client.completed(1, &reply(Phase::Weight, Cost::ONE, 8192));
+            assert_eq!(asked(&mut tracker, 600, 1), (own, 2), "as if it had heard nothing before");
+            assert_eq!(asked(&mut tracker, 601, 2), if own == 0 { (1, 2) } else { (3, 2) });
+            assert_eq!(asked(&mut tracker, 1900, 2), (own, 1), "server 1 was not asked for 600 s");
+            // What a server has completed itself stays no service elsewhere.
+            assert_eq!(asked(&mut tracker, 1901, 1), (own, 2));
+            tracker.client.completed(2, &reply(Phase::Weight, Cost::ONE, 8192));
+            assert_eq!(asked(&mut tracker, 1902, 1), (1, 2));
+        }
+    }
+
+    proptest! {
+        /// What a server has advanced the tags by is what the client has counted, whatever became of the requests between.
+        // rule: mclock.client-counts
+        #[test]
+        fn lost_repeated_and_reordered_sums_heal(
+            steps in prop::collection::vec((0u32..3, 0u32..400, any::<bool>(), any::<bool>(), 0usize..4), 1..60),
+        ) {
+            let (mut client, mut heard) = (Tracker::new(Form::Product), Heard::default());
+            let (first, mut kept) = (client.ask(secs(0), 1), Vec::new());
+            heard = heard.hear(secs(0), &first).1;
+            let (mut delta, mut rho, mut bytes) = (0u64, 0u64, 0u64);
+            let mut hear = |heard: &mut Heard, told: &Told| {
+                let (remote, next) = heard.hear(secs(1), told);
+                *heard = next;
+                assert!(remote.rho <= remote.delta && remote.recent <= remote.delta);
+                (delta, rho, bytes) =
+                    (delta + u64::from(remote.delta), rho + u64::from(remote.rho), bytes + remote.delta_bytes);
+                (delta, rho, bytes)
+            };
+            for (server, raw, is_reserved, is_lost, again) in steps {
+                let phase = if is_reserved { Phase::Reservation } else { Phase::Weight };
+                client.completed(server, &reply(phase, Cost::from_raw(raw << 10), 4096));
+                let told = client.ask(secs(1), 1);
+                kept.push(told);
+                if !is_lost {
+                    hear(&mut heard, &told);
+                }
+                if let Some(old) = kept.len().checked_sub(1 + again) {
+                    hear(&mut heard, &kept[old]);
+                }
+            }
+            let last = client.ask(secs(1), 1).sums;
+            let (delta, rho, bytes) = hear(&mut heard, &Told { sums: last, ..Told::default() });
+            prop_assert_eq!((delta, bytes), (last.all >> Cost::SHIFT, last.all_bytes));
+            prop_assert!(rho <= last.reserved >> Cost::SHIFT && delta >= rho);
+        }
+    }
+
+    /// Numbers that no honest client tells change nothing but that VM's own tags, and never run backwards.
+    #[test]
+    fn a_server_survives_any_numbers() {
+        let mut heard = Heard::default();
+        let most = Sums { all: u64::MAX, reserved: u64::MAX, all_bytes: u64::MAX, reserved_bytes: u64::MAX };
+        for sums in [Sums::default(), most, Sums::default(), Sums { all: 1, ..most }, most] {
+            let told = Told { sums, at_idle: u64::MAX, servers: u32::MAX, outstanding: u32::MAX };
+            let (remote, next) = heard.hear(secs(1), &told);
+            assert!(remote.rho <= remote.delta && remote.recent <= remote.delta);
+            assert!(remote.rho_bytes <= remote.delta_bytes);
+            heard = next;
+        }
     }
 }

@@ -6,7 +6,7 @@ use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::tracker::{Form, Tracker};
+use sluice_sched::tracker::{Form, Tracked};
 use sluice_sched::*;
 
 /// Time advances in such steps.
@@ -38,7 +38,7 @@ struct Server {
 
 struct Client {
     /// `None`: it reports nothing.
-    tracker: Option<Tracker>,
+    tracker: Option<Tracked>,
     completed: u64,
     /// Number of requests of ten that go to the first server.
     first_of_ten: u64,
@@ -69,7 +69,7 @@ impl Cloud {
             Server { gate, device: One::default() }
         };
         let client = |first_of_ten: u64| Client {
-            tracker: counted.then(|| Tracker::new(Form::Product)),
+            tracker: counted.then(|| Tracked::new(Form::Product)),
             completed: 0,
             first_of_ten,
         };
@@ -91,7 +91,11 @@ impl Cloud {
         let others = self.servers.len() as u64 - 1;
         let first = others == 0 || self.random.next_u64() % 10 < client.first_of_ten;
         let server = if first { 0 } else { 1 + (self.random.next_u64() % others) as usize };
-        let remote = client.tracker.as_mut().map(|tracker| tracker.ask(self.now, server as u32));
+        let remote = client.tracker.as_mut().map(|tracker| {
+            let (remote, heard) = tracker.ask(self.now, server as u32);
+            tracker.answer(server as u32, heard, true);
+            remote
+        });
         let arrival = Arrival {
             owner: OwnerId(vm),
             volume: VolumeId(0),
@@ -133,7 +137,7 @@ impl Cloud {
             let client = &mut self.clients[owner.index()];
             client.completed += 1;
             if let Some(tracker) = &mut client.tracker {
-                tracker.completed(index as u32, &finished);
+                tracker.client.completed(index as u32, &finished);
             }
             self.ask(owner.0);
         }

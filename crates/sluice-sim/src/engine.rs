@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::stack::{Guest, StackError};
 use sluice_pool::Aim;
 use sluice_sched::gate::{Finished, Outcome, Service};
-use sluice_sched::tracker::{Form, Tracker};
+use sluice_sched::tracker::{Form, Tracked};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 
 use crate::devices::Model;
@@ -243,7 +243,7 @@ impl Simulation {
 
     /// From now on a VM's gateway counts completions at each node and reports them to the others: dmClock.
     pub fn track(&mut self, vm: usize, form: Form) {
-        self.vms[vm].tracker = Some(Box::new(Tracker::new(form)));
+        self.vms[vm].tracker = Some(Box::new(Tracked::new(form)));
     }
 
     /// Sets a limit below [`OUTSTANDING_MAX`].
@@ -442,6 +442,7 @@ impl Simulation {
         let Some(Seat { node, owner, volume }) = vm.route.choose(&self.nodes) else { return false };
         let (number, node) = (node, node as usize);
         let runner = &vm.runners[open.thread as usize];
+        let told = vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, number));
         let waited_for = open.kind == Kind::Read || runner.thread.synchronous;
         let is_written = open.kind == Kind::WriteZeroes && !self.nodes[node].model().makes_zeroes();
         let arrival = Arrival {
@@ -452,15 +453,13 @@ impl Simulation {
             offset: open.offset,
             length: open.length,
             token,
-            remote: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, number)),
+            remote: told.map(|(remote, _)| remote),
         };
         let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
-        if !taken {
-            let vm = &mut self.vms[open.vm as usize];
-            vm.record.refused += 1;
-            if let (Some(tracker), Some(told)) = (&mut vm.tracker, arrival.remote) {
-                tracker.refused(number, told);
-            }
+        let vm = &mut self.vms[open.vm as usize];
+        vm.record.refused += u64::from(!taken);
+        if let (Some(tracker), Some((_, heard))) = (&mut vm.tracker, told) {
+            tracker.answer(number, heard, taken);
         }
         taken
     }
@@ -482,7 +481,7 @@ impl Simulation {
         let (index, thread) = (open.vm as usize, open.thread as usize);
         let vm = &mut self.vms[index];
         if let Some(tracker) = &mut vm.tracker {
-            tracker.completed(node as u32, over);
+            tracker.client.completed(node as u32, over);
         }
         let is_measured = vm.record.complete(self.now);
         vm.runners[thread].thread.workload.completed(self.now);
@@ -521,7 +520,7 @@ impl Simulation {
         let open = self.open.get(token);
         let vm = &mut self.vms[open.vm as usize];
         if let Some(tracker) = &mut vm.tracker {
-            tracker.ended(node as u32);
+            tracker.client.ended(node as u32);
         }
         if vm.state == State::Stopped {
             self.cancelled(token);

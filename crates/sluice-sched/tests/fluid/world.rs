@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use sluice_sched::gate::Submission;
 use sluice_sched::params::ParamTable;
-use sluice_sched::tracker::{Form, Tracker};
+use sluice_sched::tracker::{Form, Tracked};
 use sluice_sched::{
     Arrival, Device, Flags, Gate, Instant, Limit, OwnerId, Phase, Policy, VolumeId, gate::Slot, schedulers,
 };
@@ -100,7 +100,7 @@ impl Idle {
 struct Vm {
     /// Its owner and volumes at each node.
     owners: Vec<(OwnerId, Vec<VolumeId>)>,
-    tracker: Option<Tracker>,
+    tracker: Option<Tracked>,
     present: bool,
     limited: bool,
     /// Its queued pieces at each node.
@@ -264,7 +264,7 @@ impl World {
             let volumes = volumes.collect();
             owners.push((owner, volumes));
         }
-        let tracker = (self.nodes.len() > 1).then(|| Tracker::new(Form::Product));
+        let tracker = (self.nodes.len() > 1).then(|| Tracked::new(Form::Product));
         let queued = vec![Queued { since: self.now, ..Queued::default() }; self.nodes.len()];
         self.vms.push(Vm { owners, tracker, present: true, limited: is_limited(&policy), queued });
         self.vms.len() - 1
@@ -501,7 +501,7 @@ impl World {
         }
         source.outstanding -= 1;
         if let Some(tracker) = &mut self.vms[source.vm].tracker {
-            tracker.completed(index as u32, &finished);
+            tracker.client.completed(index as u32, &finished);
         }
         self.top_up(number);
     }
@@ -529,7 +529,7 @@ impl World {
             Placement::Random => source.chance.below(nodes),
         };
         source.next_node = (source.next_node + 1) % nodes;
-        let remote = vm.tracker.as_mut().map(|tracker| tracker.ask(now, node as u32));
+        let told = vm.tracker.as_mut().map(|tracker| tracker.ask(now, node as u32));
         let (owner, volumes) = &vm.owners[node];
         let arrival = Arrival {
             owner: *owner,
@@ -539,9 +539,12 @@ impl World {
             offset: source.totals.arrived_raw & 0xffff_f000,
             length: ask.length,
             token: index as u32 | source.incarnation << 16,
-            remote,
+            remote: told.map(|(remote, _)| remote),
         };
         let accepted = self.nodes[node].gate.insert(now, &arrival).is_ok();
+        if let (Some(tracker), Some((_, heard))) = (&mut vm.tracker, told) {
+            tracker.answer(node as u32, heard, accepted);
+        }
         if accepted {
             let pieces = self.cloud.pieces(ask).count() as u32;
             let queued = &mut vm.queued[node];
@@ -550,8 +553,6 @@ impl World {
             source.totals.arrived_raw += raw;
             source.outstanding += 1;
             self.touch(node);
-        } else if let (Some(tracker), Some(remote)) = (&mut vm.tracker, remote) {
-            tracker.refused(node as u32, remote);
         }
         accepted
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use sluice_sched::inline_vec::InlineVec;
 use sluice_sched::slab::Slab;
-use sluice_sched::tracker::Tracker;
+use sluice_sched::tracker::Tracked;
 use sluice_sched::{Instant, OwnerId, VolumeId};
 
 use super::Node;
@@ -160,7 +160,7 @@ pub(super) struct Vm {
     pub(super) backpressured: VecDeque<u32>,
     pub(super) route: Route,
     /// Completions by node, if its gateway reports them: dmClock.
-    pub(super) tracker: Option<Box<Tracker>>,
+    pub(super) tracker: Option<Box<Tracked>>,
     /// Number of threads with a planned event.
     pub(super) planned: u32,
     pub(super) state: State,
