@@ -1,9 +1,13 @@
 //! Volumes that other servers store: `sluice serve`, nbdkit and qemu-nbd.
+//!
+//! `SLUICE_CRASHES=100` is the long form: a node is killed 100 times.
 
 use std::path::Path;
 
 use serde_json::json;
+use sluice_client::vhost::ClientOptions;
 
+use crate::common::journal::Journal;
 use crate::common::raw::{EIO, Raw};
 use crate::common::{Daemon, Ended, KIB, MIB, Place, Running, free_address, noise, run, sluice, start, tool, until};
 
@@ -155,4 +159,46 @@ fn a_node_that_is_killed_delays_reads_and_its_confirmed_writes_count_as_lost_unt
     raw.write(2 * MIB, &data).unwrap();
     raw.flush().unwrap();
     assert_eq!(raw.read(MIB, 64 << 10).unwrap(), data, "a killed process loses nothing, but that is not known");
+}
+
+/// A guest writes through a gateway that sends all again. What the node's daemon has confirmed is on its disk, and what it has not is sent to
+/// the next one, which waits for what the killed one had in flight.
+#[test]
+fn no_acknowledged_write_is_lost_or_torn_when_a_node_is_killed() {
+    const APPENDERS: usize = 8;
+    let kills = std::env::var("SLUICE_CRASHES").map_or(3, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"));
+    let (place, node) = (Place::new(), Node::new());
+    let mut running = node.serve();
+    let (name, path, source) = node.volume();
+    let host = gateway(&place, &[(name, format!("{path}\"\nresend = \"unsafe"), source)]);
+    let _daemon = Daemon::serve(&place, &host.replace("export = {", "export = { type = \"vhost-user-blk\","));
+    let options = ClientOptions { queues: 1, slots: 24, ..ClientOptions::default() };
+    let mut client = place.vhost("g", "node", &options);
+    let mut journal = Journal::new(APPENDERS, 1, client.config().block_size, 0x5eed);
+    let image = node.place.file("a.img");
+    let on_disk = || std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize].to_vec();
+    for _ in 0..kills {
+        let enough = 20 + journal.random(200);
+        let mut answered = 0;
+        while answered < enough {
+            journal.fill(&mut client);
+            let answers = client.wait(0, 1).unwrap();
+            journal.acknowledge(0, &answers);
+            answered += answers.len() as u64;
+        }
+        running.kill();
+        // Answers that had arrived before are no promise of the next one.
+        let mut answers = Vec::new();
+        client.queue(0).reap(&mut answers).unwrap();
+        journal.acknowledge(0, &answers);
+        journal.check(&on_disk());
+        running = node.serve();
+        journal.fill(&mut client);
+    }
+    while client.queue(0).in_flight() > 0 {
+        let answers = client.wait(0, 1).unwrap();
+        journal.acknowledge(0, &answers);
+    }
+    journal.check(&on_disk());
+    assert_eq!(running.terminate().code(), Some(0));
 }
