@@ -133,19 +133,21 @@ fn a_server_that_is_not_there_or_lacks_the_export_puts_only_its_volumes_out_of_s
 #[test]
 fn a_node_that_is_killed_delays_reads_and_its_confirmed_writes_count_as_lost_until_that_is_accepted() {
     let (place, node) = (Place::new(), Node::new());
-    let running = node.serve();
+    let mut running = node.serve();
     let daemon = Daemon::serve(&place, &gateway(&place, &[node.volume()]));
     let mut raw = open(&place, "node");
     let data = noise(3, 64 << 10);
     raw.write(0, &data).unwrap();
     raw.flush().unwrap();
-    running.kill();
-    let running = std::thread::scope(|scope| {
-        let reads = scope.spawn(|| raw.read(0, 64 << 10).unwrap());
-        let running = node.serve();
-        assert_eq!(reads.join().unwrap(), data);
-        running
-    });
+    for end in [Daemon::kill, |daemon: Daemon| assert_eq!(daemon.terminate().code(), Some(0))] {
+        end(running);
+        running = std::thread::scope(|scope| {
+            let reads = scope.spawn(|| raw.read(0, 64 << 10).unwrap());
+            let running = node.serve();
+            assert_eq!(reads.join().unwrap(), data);
+            running
+        });
+    }
     raw.write(MIB, &data).unwrap();
     running.kill();
     let _running = node.serve();

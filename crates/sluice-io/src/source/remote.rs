@@ -17,7 +17,11 @@ use super::faults::Failures;
 use super::loss::Mark;
 use super::opened::Source;
 use crate::nbd::client::Session;
-use crate::nbd::wire::transmission_flag;
+use crate::nbd::wire::{PAYLOAD_LEN_ASSUMED, transmission_flag};
+use crate::volume::BLOCK_MINIMUM_MAX;
+
+/// Longest read or write that a gate lets pass, in bytes.
+const TRANSFER_MAX: u32 = 256 << 10;
 
 /// What happens to requests that the server may or may not have carried out when the connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,8 +110,18 @@ impl RemoteSpec {
         if session.has(transmission_flag::READ_ONLY) && !read_only {
             return Err(failed("the server exports it read-only: set read_only = true".to_owned()));
         }
-        let server_block = session.block_sizes.map_or(1, |[minimum, ..]| minimum);
-        let alignment = Alignment::new(1, server_block);
+        let [minimum, _, maximum] = session.block_sizes.unwrap_or([1, 1, PAYLOAD_LEN_ASSUMED]);
+        if minimum > BLOCK_MINIMUM_MAX || !minimum.is_power_of_two() || session.size_bytes > i64::MAX as u64 {
+            let size = session.size_bytes;
+            return Err(failed(format!(
+                "the server states a size of {size} bytes and blocks of {minimum}: both cannot be"
+            )));
+        }
+        if maximum < TRANSFER_MAX {
+            let why = format!("the server takes at most {maximum} bytes at once: let it take at least {TRANSFER_MAX}");
+            return Err(failed(why));
+        }
+        let alignment = Alignment::new(1, minimum);
         let block_size = block_size.unwrap_or(alignment.offset);
         if !session.size_bytes.is_multiple_of(u64::from(block_size.max(alignment.offset))) {
             let (size, block) = (session.size_bytes, block_size.max(alignment.offset));

@@ -359,3 +359,82 @@ fn a_restarted_device_thread_connects_again() {
     let mut rest = Vec::new();
     second.read_to_end(&mut rest).unwrap();
 }
+
+#[test]
+fn the_rest_of_a_read_comes_from_the_next_connection() {
+    for length in [4096u32, 1 << 18] {
+        let (device, server, mut first) = scripted(Resend::Reads);
+        let mut client = connect(&device, SIZE);
+        client.submit(1, read(8192, length)).unwrap();
+        client.flush_output().unwrap();
+        let header = next(&mut first);
+        first.write_all(&simple_reply(header.cookie, Ok(()))).unwrap();
+        first.write_all(&vec![1; length as usize / 4]).unwrap();
+        drop(first);
+        let mut second = server.accept();
+        let rest = next(&mut second);
+        let came = rest.offset - header.offset;
+        assert_eq!((rest.offset + u64::from(rest.length), rest.length < length), (8192 + u64::from(length), came > 0));
+        answer(&mut second, &rest, 2);
+        let mut data = Vec::new();
+        while data.is_empty() {
+            client.receive(None, &mut |reply| data = reply.data.to_vec()).unwrap();
+        }
+        let (before, after) = data.split_at(came as usize);
+        assert!(before.iter().all(|byte| *byte == 1) && after.iter().all(|byte| *byte == 2), "{length}");
+    }
+}
+
+/// What it refuses because it is shutting down it has not done, and what it had before it still answers.
+#[test]
+fn a_server_that_is_shut_down_fails_nothing() {
+    let (device, server, mut first) = scripted(Resend::Reads);
+    let mut client = connect(&device, SIZE);
+    let headers: Vec<RequestHeader> = (1..=3)
+        .map(|cookie| {
+            submit(&mut client, cookie, write(&[cookie as u8; 512]));
+            next(&mut first)
+        })
+        .collect();
+    let refused = simple_reply(headers[1].cookie, Err(wire::Errno::Eshutdown));
+    first.write_all(&refused).unwrap();
+    answer(&mut first, &headers[2], 0);
+    assert_eq!(reply(&mut client), (3, Ok(())));
+    submit(&mut client, 4, Command::Write { offset: 4096, data: &[4; 512], fua: true });
+    answer(&mut first, &headers[0], 0);
+    assert_eq!(reply(&mut client), (1, Ok(())));
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "nothing more is sent there");
+    // The first two were confirmed and not flushed.
+    device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
+    let mut second = server.accept();
+    for cookie in [2, 4] {
+        let again = next(&mut second);
+        assert_eq!(again.offset, if cookie == 2 { 0 } else { 4096 });
+        answer(&mut second, &again, 0);
+        assert_eq!(reply(&mut client), (cookie, Ok(())));
+    }
+}
+
+#[test]
+fn an_export_with_impossible_numbers_is_refused() {
+    struct Stated(Session);
+    impl Dial for Stated {
+        fn dial(&self) -> Result<(OwnedFd, Session), String> {
+            Ok((UnixStream::pair().unwrap().0.into(), self.0.clone()))
+        }
+    }
+    let refused = |size_bytes: u64, block_sizes: [u32; 3]| {
+        let session = Session { size_bytes, block_sizes: Some(block_sizes), ..Session::default() };
+        let (name, dial) = ("nbd://n/x".to_owned(), Box::new(Stated(session)));
+        let spec = RemoteSpec { name, read_only: false, block_size: None, resend: Resend::Reads, dial };
+        spec.connect().map(drop).unwrap_err().to_string()
+    };
+    for minimum in [0, 3, 128 << 10, u32::MAX] {
+        assert!(refused(SIZE, [minimum, 4096, 1 << 20]).contains("both cannot be"), "{minimum}");
+    }
+    assert!(refused(u64::MAX - 511, [1, 4096, 1 << 20]).contains("both cannot be"));
+    assert!(refused(SIZE, [1, 4096, 64 << 10]).contains("takes at most 65536 bytes at once"));
+    assert!(refused(1000, [1, 4096, 1 << 20]).contains("not a multiple of 512"));
+}

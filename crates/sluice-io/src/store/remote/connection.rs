@@ -29,6 +29,7 @@ const REQUESTS_MAX: usize = 64;
 pub(super) struct Connection {
     socket: OwnedFd,
     pub(super) volume: RemoteKey,
+    pub(super) began: Instant,
     outbox: Outbox,
     inbox: Inbox,
     /// Requests without a reply.
@@ -41,6 +42,8 @@ pub(super) struct Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
+    /// The server is shutting down: it answers what it has, and gets nothing more.
+    Ending,
     /// It is shut down, for this reason.
     Broken(&'static str),
     /// Its volume is closed.
@@ -66,8 +69,8 @@ struct Inbox {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The read whose data come next, and how many.
-    data: Option<(OpIndex, u32)>,
+    /// The read whose data come next: as many as it has left.
+    data: Option<OpIndex>,
     runs: bool,
     /// Whether the data are received where they belong.
     is_direct: bool,
@@ -82,7 +85,7 @@ impl Connection {
         let outbox = Outbox { headers, segments, sent: 0, message, answered, first: 0, runs: false };
         let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
         let inbox = Inbox { buffer, start: 0, end: 0, data: None, runs: false, is_direct: false };
-        Connection { socket, volume, outbox, inbox, outstanding: 0, heard: now, life: Life::Open }
+        Connection { socket, volume, began: now, outbox, inbox, outstanding: 0, heard: now, life: Life::Open }
     }
 
     /// Shuts the socket down, so that the ring's operations on it end.
@@ -91,7 +94,7 @@ impl Connection {
     }
 
     pub(super) fn break_off(&mut self, reason: &'static str) {
-        if self.life == Life::Open {
+        if matches!(self.life, Life::Open | Life::Ending) {
             self.life = Life::Broken(reason);
         }
         self.shut();
@@ -116,7 +119,11 @@ impl Connection {
     }
 
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        self.life == Life::Open && self.is_busy() && now.since(self.heard) >= SILENCE_MAX
+        self.is_in_use() && self.is_busy() && now.since(self.heard) >= SILENCE_MAX
+    }
+
+    fn is_in_use(&self) -> bool {
+        matches!(self.life, Life::Open | Life::Ending)
     }
 
     fn is_quiet(&self) -> bool {
@@ -234,11 +241,11 @@ impl RemoteStore {
     /// Handles the end of a send.
     pub(super) fn sent(&mut self, context: &mut Context<'_>, key: ConnectionKey, result: i32) {
         let connection = &mut self.connections[key];
-        let outbox = &mut connection.outbox;
-        outbox.runs = false;
-        if connection.life != Life::Open {
+        connection.outbox.runs = false;
+        if !connection.is_in_use() {
             return self.break_off(context, key, "");
         }
+        let outbox = &mut connection.outbox;
         if result <= 0 && !is_put_off(result) {
             return self.break_off(context, key, "nothing can be sent");
         }
@@ -266,15 +273,17 @@ impl RemoteStore {
     /// Receives more, if nothing is being received.
     pub(super) fn receive(&mut self, context: &mut Context<'_>, key: ConnectionKey) {
         let tag = self.tag(RECEIVE, key);
-        let Connection { socket, inbox, life, .. } = &mut self.connections[key];
-        if inbox.runs || *life != Life::Open {
+        let is_in_use = self.connections[key].is_in_use();
+        let Connection { socket, inbox, .. } = &mut self.connections[key];
+        if inbox.runs || !is_in_use {
             return;
         }
         inbox.buffer.copy_within(inbox.start..inbox.end, 0);
         (inbox.start, inbox.end) = (0, inbox.end - inbox.start);
-        let direct = inbox.data.filter(|(_, left)| *left >= DIRECT_MIN).and_then(|(index, left)| {
-            let running = self.running[index.0 as usize].as_ref().expect("its data have not all come");
-            running.memory.first(left)
+        let direct = inbox.data.and_then(|index| {
+            let Running { memory, length, .. } =
+                self.running[index.0 as usize].as_ref().expect("its data have not all come");
+            memory.first(*length).filter(|_| *length >= DIRECT_MIN)
         });
         inbox.is_direct = direct.is_some();
         let rest = &mut inbox.buffer[inbox.end..];
@@ -287,21 +296,21 @@ impl RemoteStore {
 
     /// Handles the end of a receive.
     pub(super) fn received(&mut self, context: &mut Context<'_>, key: ConnectionKey, result: i32) {
-        let Connection { inbox, life, heard, .. } = &mut self.connections[key];
+        let is_in_use = self.connections[key].is_in_use();
+        let Connection { inbox, heard, .. } = &mut self.connections[key];
         inbox.runs = false;
         match result {
-            _ if *life != Life::Open => return self.break_off(context, key, ""),
+            _ if !is_in_use => return self.break_off(context, key, ""),
             _ if is_put_off(result) => return self.receive(context, key),
             0 => return self.break_off(context, key, "the server closed it"),
             ..0 => return self.break_off(context, key, "nothing can be received"),
             1.. => *heard = context.now,
         }
-        let came = result as u32;
         match inbox.data {
-            Some((index, left)) if inbox.is_direct => {
+            Some(index) if inbox.is_direct => {
                 // SAFETY: the operation has not ended, and has at least as much left.
-                unsafe { self.running(index).memory.advance(came as usize) };
-                self.data_came(context, key, index, left - came);
+                unsafe { self.running(index).memory.advance(result as usize) };
+                self.data_came(context, key, index, result as u32);
             }
             _ => inbox.end += result as usize,
         }
@@ -311,10 +320,13 @@ impl RemoteStore {
         }
     }
 
-    /// Notes that data of a read have come, of which `left` bytes are missing.
-    fn data_came(&mut self, context: &mut Context<'_>, key: ConnectionKey, index: OpIndex, left: u32) {
-        self.connections[key].inbox.data = (left > 0).then_some((index, left));
-        if left == 0 {
+    /// Notes that data of a read have come. If the connection is lost, the rest is read by the next one.
+    fn data_came(&mut self, context: &mut Context<'_>, key: ConnectionKey, index: OpIndex, bytes: u32) {
+        let running = self.running(index);
+        running.offset += u64::from(bytes);
+        running.length -= bytes;
+        if running.length == 0 {
+            self.connections[key].inbox.data = None;
             self.connections[key].outstanding -= 1;
             self.answered(context, index, 0);
         }
@@ -325,16 +337,16 @@ impl RemoteStore {
         loop {
             let inbox = &mut self.connections[key].inbox;
             let arrived = &inbox.buffer[inbox.start..inbox.end];
-            if let Some((index, left)) = inbox.data {
-                let came = arrived.len().min(left as usize);
+            if let Some(index) = inbox.data {
+                let running = self.running[index.0 as usize].as_mut().expect("its data have not all come");
+                let came = arrived.len().min(running.length as usize);
                 if came == 0 {
                     return Ok(());
                 }
-                let running = self.running[index.0 as usize].as_mut().expect("its data have not all come");
-                // SAFETY: the operation has not ended, and has at least `left` bytes.
+                // SAFETY: the operation has not ended, and has at least as many bytes.
                 unsafe { running.memory.fill(&arrived[..came]) };
                 inbox.start += came;
-                self.data_came(context, key, index, left - came as u32);
+                self.data_came(context, key, index, came as u32);
                 continue;
             }
             if arrived.len() < SIMPLE_REPLY_LEN {
@@ -350,17 +362,24 @@ impl RemoteStore {
             let running = running.filter(|running| running.place == Place::Sent(key, cookie));
             let running = running.ok_or("the server answered a request that was not sent")?;
             if errno == 0 && running.command == Command::Read {
-                inbox.data = Some((index, running.length));
+                inbox.data = Some(index);
                 continue;
             }
             let (is_write, errno) = (running.command == Command::Write, errno_of(errno));
             self.running(index).place = Place::Answered;
-            let Connection { outbox, outstanding, .. } = &mut self.connections[key];
+            let Connection { outbox, outstanding, life, .. } = &mut self.connections[key];
             *outstanding -= 1;
+            // It has not carried the request out.
+            if errno == libc::ESHUTDOWN {
+                *life = Life::Ending;
+            }
             // The end of a send may be reported after the reply, and a server may answer before it has all.
             match is_write && outbox.is_sending(cookie) {
                 true => outbox.answered.push((index, errno)),
                 false => self.answered(context, index, errno),
+            }
+            if self.connections[key].life == Life::Ending && !self.connections[key].is_busy() {
+                return Err("the server is shutting down");
             }
         }
     }

@@ -46,12 +46,6 @@ pub(super) struct Dials {
     last: Option<RemoteKey>,
 }
 
-impl Dials {
-    pub(super) fn begun(&mut self) {
-        self.runs = true;
-    }
-}
-
 impl RemoteStore {
     pub(super) fn running(&mut self, index: OpIndex) -> &mut Running {
         self.running[index.0 as usize].as_mut().expect("an operation in flight has an entry")
@@ -71,8 +65,11 @@ impl RemoteStore {
     /// Notes a reply.
     pub(super) fn answered(&mut self, context: &mut Context<'_>, index: OpIndex, errno: i32) {
         let Running { volume, command, flushes, covers, flags, .. } = *self.running(index);
-        if errno != 0 {
-            return self.end(index, Done::Failed(errno));
+        match errno {
+            0 => {}
+            // The next server does it.
+            libc::ESHUTDOWN => return self.enqueue(context, index),
+            errno => return self.end(index, Done::Failed(errno)),
         }
         let unforced = self.volumes[volume].source.kind().unforced();
         match command {
@@ -97,14 +94,6 @@ impl RemoteStore {
     pub(crate) fn shut_down(&mut self, ring: &mut Ring) {
         self.connections.iter().for_each(|(_, connection)| connection.shut());
         self.tick.cancel(ring);
-    }
-
-    /// Has a helper thread connect again.
-    fn dial(&mut self, context: &mut Context<'_>, key: RemoteKey) {
-        let source = Arc::clone(&self.volumes[key].source);
-        if context.jobs.send(BlockingJob::Dial { volume: key, source }) {
-            self.dials.begun();
-        }
     }
 
     /// Whether a new request of a volume fails: what was written may be lost, or its server is away for too long.
@@ -141,7 +130,11 @@ impl RemoteStore {
 
     /// Ends what was on a connection that is lost, and that the ring does not name any more.
     pub(super) fn lost(&mut self, context: &mut Context<'_>, connection: ConnectionKey) {
-        let key = self.connections[connection].volume;
+        let Connection { volume: key, began, .. } = self.connections[connection];
+        // A server that takes connections and ends them is not asked without pause.
+        if context.now.since(began) < PAUSE {
+            self.dials.next = context.now + PAUSE;
+        }
         let Some(volume) = self.volumes.get_mut(key) else { return };
         volume.link = Link::Away { since: context.now };
         let resend = volume.source.kind().resend();
@@ -213,7 +206,8 @@ impl RemoteStore {
         let after = away.iter().find(|key| Some(**key) > self.dials.last).or(away.first());
         if let Some(&key) = after {
             self.dials.last = Some(key);
-            self.dial(context, key);
+            let source = Arc::clone(&self.volumes[key].source);
+            self.dials.runs = context.jobs.send(BlockingJob::Dial { volume: key, source });
         }
     }
 
