@@ -16,13 +16,22 @@ fn is_built(file: &Source<'_>, files: &[Source<'_>]) -> bool {
     let Some((package, name)) = file.path.strip_suffix(".rs").and_then(|path| path.rsplit_once("/tests/")) else {
         return true;
     };
-    if name.contains('/') {
-        return true;
-    }
+    // A folder is a module, or a program of its own, by one of these names.
+    let folder = name.strip_suffix("/main").or_else(|| name.strip_suffix("/mod"));
+    let name = match name.contains('/') {
+        true => match folder.filter(|folder| !folder.contains('/')) {
+            Some(folder) => folder,
+            None => return true,
+        },
+        false => name,
+    };
     let (manifest, folder) = (format!("{package}/Cargo.toml"), format!("{package}/tests/"));
     let is_named = |other: &Source<'_>| match other.path.strip_prefix(&folder) {
         Some(inside) => !inside.contains('/') && other.text.lines().any(|line| line == format!("mod {name};")),
-        None => other.path == manifest && other.text.contains(&format!("path = \"tests/{name}.rs\"")),
+        None => {
+            let paths = [format!("path = \"tests/{name}.rs\""), format!("path = \"tests/{name}/main.rs\"")];
+            other.path == manifest && paths.iter().any(|path| other.text.contains(path))
+        }
     };
     // Cargo builds each file of a package that does not say otherwise, and a folder `tests` in `src` belongs to a module.
     let links_once = |other: &Source<'_>| other.path == manifest && other.text.contains("autotests = false");
@@ -39,9 +48,14 @@ mod tests {
         let all = source("a/tests/all.rs", "mod one;\nmod common;\n");
         let others =
             [source("a/tests/one.rs", ""), source("a/tests/two.rs", "// mod two;"), source("a/tests/two/x.rs", "")];
+        let folders = [source("a/tests/three/main.rs", ""), source("a/tests/common/mod.rs", "")];
         let mut files = vec![source("a/Cargo.toml", "autotests = false\npath = \"tests/all.rs\""), all];
         files.extend(others);
-        assert_eq!(check(&files).iter().map(|violation| &*violation.path).collect::<Vec<_>>(), ["a/tests/two.rs"]);
+        files.extend(folders);
+        assert_eq!(
+            check(&files).iter().map(|violation| &*violation.path).collect::<Vec<_>>(),
+            ["a/tests/two.rs", "a/tests/three/main.rs"]
+        );
         files[0].text = "";
         assert_eq!(check(&files), []);
     }
