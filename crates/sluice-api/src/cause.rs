@@ -45,6 +45,8 @@ words! {
         SourceShortened = "source_shortened",
         /// The source is a block device that has become smaller than the volume.
         DeviceShrunk = "device_shrunk",
+        /// The server of the source does not answer, or cannot be reached.
+        ServerAway = "server_away",
         /// Sparse images may still grow by more than is free on their file system.
         LowSpace = "low_space",
     }
@@ -67,6 +69,8 @@ const SHRUNK: &str = "The device is smaller than the volume, and what was behind
      partition table, or `losetup -c` after its file has been extended), and let the guest check its file system, or restore the data \
      from a backup. Until then requests past the end fail.";
 
+const AWAY: &str = "Look at the server and at the way to it; the log says what was tried. The daemon connects again each second. Reads wait for it, \
+    and after 30 s requests fail, unless the device has `resend = \"unsafe\"`.";
 const SHORTENED: &str = "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
      backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes.";
 
@@ -95,6 +99,7 @@ impl Cause {
             Cause::LostWrites => "a sync failed, and writes may be lost",
             Cause::SourceShortened => "its source was cut",
             Cause::DeviceShrunk => "its device is smaller than the volume",
+            Cause::ServerAway => "the server of its source is away",
             Cause::LowSpace => "sparse images may outgrow their file system",
             Cause::Unknown => "unknown to this version",
         }
@@ -124,6 +129,7 @@ impl Cause {
             Cause::LostWrites => "lost writes",
             Cause::SourceShortened => "source cut",
             Cause::DeviceShrunk => "device shrunk",
+            Cause::ServerAway => "server away",
             Cause::LowSpace => "low space",
             Cause::Unknown => "unknown",
         }
@@ -187,6 +193,7 @@ impl Cause {
             Cause::Unknown => "Use `sluice` of the daemon's version.",
             Cause::SourceShortened => SHORTENED,
             Cause::DeviceShrunk => SHRUNK,
+            Cause::ServerAway => AWAY,
         }
     }
 }

@@ -45,6 +45,8 @@ words! {
         Errors = "errors",
         /// The source of a volume became shorter than the volume.
         SourceShortened = "source_shortened",
+        /// The server that stores a volume is away, and requests wait for it or fail.
+        ServerAway = "server_away",
         /// Sparse images may still grow by more than is free on their file system, and little is free.
         LowSpace = "low_space",
         /// A volume or NIC has no client, while its VM has others or had one when the daemon ended.
@@ -79,13 +81,13 @@ words! {
 impl EventKind {
     /// Whether its sentence ends with what to do.
     const fn has_remedy(self) -> bool {
-        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened | EventKind::LowSpace)
+        self.is_failing() || matches!(self, EventKind::LowSpace)
     }
 
     /// Whether it is about requests that fail.
     #[must_use]
     pub const fn is_failing(self) -> bool {
-        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened)
+        matches!(self, Self::NoSpace | Self::Errors | Self::SourceShortened | Self::ServerAway)
     }
 
     /// Kinds of changes of what is in force, also by a start or end of the daemon: the kind `change` stands for them in questions.
@@ -383,6 +385,7 @@ impl Event {
                 let what = if self.cause == Cause::DeviceShrunk { "has shrunk" } else { "was cut" };
                 format!("Source of {subject} {what}: {}", shortened_in_words(self.wanted, self.got))
             }
+            EventKind::ServerAway => format!("The server of {subject} is away"),
             EventKind::LowSpace => format!("Images of device {device} may outgrow their file system"),
             EventKind::ClientLost => format!("{subject} has lost its client"),
             _ if self.phase == Phase::Happened => self.happened_in_words(),

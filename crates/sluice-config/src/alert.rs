@@ -7,7 +7,7 @@ use crate::reader::Reader;
 use crate::secret::only_host;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 20] = [
+pub const ALERT_CLASSES: [&str; 21] = [
     "all",
     "reservation",
     "latency",
@@ -26,6 +26,7 @@ pub const ALERT_CLASSES: [&str; 20] = [
     "no_space",
     "errors",
     "source_shortened",
+    "server_away",
     "low_space",
     "client_lost",
 ];

@@ -70,6 +70,7 @@ pub(crate) struct Failing {
     no_space: Watch<About>,
     errors: Watch<About>,
     shortened: Watch<About>,
+    away: Watch<About>,
 }
 
 /// Returns which event a failure belongs to. A block device that has shrunk has no space past its end, and cannot get any by freeing some.
@@ -117,6 +118,8 @@ impl Failing {
         });
         let about = || About::new(shortened.expect("the source ends too early"), Vec::new());
         now.judge(subject(EventKind::SourceShortened), &mut self.shortened, found, about);
+        let found = sample.faults.is_away.then_some(Shortfall { wanted: 1.0, got: 0.0, unit: Unit::Requests });
+        now.judge(subject(EventKind::ServerAway), &mut self.away, found, || About::new(Cause::ServerAway, Vec::new()));
     }
 
     fn count(&mut self, time: u64, failures: &[Failure], shortened: Option<Cause>) {
@@ -139,9 +142,13 @@ impl Failing {
 
     /// Ends everything, because the volume is gone.
     pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str, volume: &str) {
-        let Failing { no_space, errors, shortened, .. } = self;
-        let watches =
-            [(EventKind::NoSpace, no_space), (EventKind::Errors, errors), (EventKind::SourceShortened, shortened)];
+        let Failing { no_space, errors, shortened, away, .. } = self;
+        let watches = [
+            (EventKind::NoSpace, no_space),
+            (EventKind::Errors, errors),
+            (EventKind::SourceShortened, shortened),
+            (EventKind::ServerAway, away),
+        ];
         for (kind, watch) in watches {
             now.end(Subject { kind, vm: Some(vm), volume: Some(volume) }, watch);
         }
@@ -152,6 +159,7 @@ impl Failing {
             (EventKind::NoSpace, &self.no_space),
             (EventKind::Errors, &self.errors),
             (EventKind::SourceShortened, &self.shortened),
+            (EventKind::ServerAway, &self.away),
         ];
         watches.into_iter().filter_map(|(kind, watch)| Some((kind, watch.broken()?)))
     }
@@ -169,6 +177,7 @@ impl Failing {
             for_seconds: second.saturating_sub(broken.since),
             text: match kind {
                 EventKind::SourceShortened => shortened_in_words(broken.now.wanted, broken.now.got),
+                EventKind::ServerAway => "Its server is away".to_owned(),
                 _ => in_words(&broken.about.failures),
             } + ". "
                 + broken.about.cause.advice(),

@@ -142,6 +142,8 @@ pub struct Faults {
     pub needs: u64,
     /// Whether the source is a block device.
     pub is_device: bool,
+    /// Whether it is on a server that is away.
+    pub is_away: bool,
 }
 
 /// Failed requests of one kind with one errno.

@@ -139,10 +139,12 @@ fn a_node_that_is_killed_delays_reads_and_its_confirmed_writes_count_as_lost_unt
     let data = noise(3, 64 << 10);
     raw.write(0, &data).unwrap();
     raw.flush().unwrap();
+    let failing = || ask(&place, &["describe", "g/node"]).stdout;
     for end in [Daemon::kill, |daemon: Daemon| assert_eq!(daemon.terminate().code(), Some(0))] {
         end(running);
         running = std::thread::scope(|scope| {
             let reads = scope.spawn(|| raw.read(0, 64 << 10).unwrap());
+            until("the server is told to be away", || failing().contains("server_away"));
             let running = node.serve();
             assert_eq!(reads.join().unwrap(), data);
             running
@@ -156,7 +158,8 @@ fn a_node_that_is_killed_delays_reads_and_its_confirmed_writes_count_as_lost_unt
     assert_eq!(raw.flush(), Err(EIO));
     let told = daemon.stderr().up_to(&["The server may have lost writes"]);
     assert!(told.contains("Lost the connection to the server of a volume"), "{told}");
-    until("the loss is told", || ask(&place, &["describe", "g/node"]).stdout.contains("lost_writes"));
+    until("the loss is told", || failing().contains("lost_writes"));
+    until("the server is told to be there", || !failing().contains("server_away"));
     ask(&place, &["accept-loss", "g/node"]).ok();
     raw.write(2 * MIB, &data).unwrap();
     raw.flush().unwrap();

@@ -255,7 +255,7 @@ pub static ALERT: Section = Section {
     title: "alert.NAME",
     doc: "A program or a URL that is notified when a promise is broken or a device fails, and when that has ended. NAME \
           is a class of events (reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service, \
-          link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, low_space, client_lost), or `all` for every class without a separate table. Events are also in the log and in `sluice \
+          link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, server_away, low_space, client_lost), or `all` for every class without a separate table. Events are also in the log and in `sluice \
           events`",
     groups: &[&[
         Key::new(

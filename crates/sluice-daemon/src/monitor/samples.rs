@@ -56,14 +56,14 @@ fn client_faults(of: &sluice_io::reactor::spec::Faults) -> ClientFaults {
 }
 
 fn faults(report: FaultReport) -> Faults {
-    let FaultReport { failures, is_lost, ends_at, needs, is_device } = report;
+    let FaultReport { failures, is_lost, ends_at, needs, is_device, away_since } = report;
     let failures = failures.into_iter().map(|one| Failure {
         kind: one.kind,
         errno: one.errno,
         count: one.count,
         has_recovered: one.has_recovered,
     });
-    Faults { failures: failures.collect(), is_lost, ends_at, needs, is_device }
+    Faults { failures: failures.collect(), is_lost, ends_at, needs, is_device, is_away: away_since.is_some() }
 }
 
 fn vm(snapshot: VmSnapshot) -> VmSample {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sluice_sched::Kind;
+use sluice_sched::{Instant, Kind};
 
 use super::facts::Facts;
 use super::loss::Loss;
@@ -43,6 +43,8 @@ pub struct FaultReport {
     pub needs: u64,
     /// Whether the file is a block device.
     pub is_device: bool,
+    /// Since when its server is away, if it is on one.
+    pub away_since: Option<Instant>,
 }
 
 /// Failed requests of one kind with one error.

@@ -349,6 +349,7 @@ impl Violation {
             EventKind::NoSpace => "requests failed because there was no space",
             EventKind::Errors => "requests failed",
             EventKind::SourceShortened => "its source was shorter than the volume",
+            EventKind::ServerAway => "its server was away",
             EventKind::ClientLost => "it had lost its client",
             other => other.name(),
         };

@@ -45,7 +45,7 @@ pub(crate) struct Events {
     #[arg(long)]
     device: Option<String>,
     /// Only events of this kind: reservation, latency, capacity, overcommitted, latency_too_low, pool, stalled, down, held_back,
-    /// out_of_service, link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, low_space, client_lost; or change for all of
+    /// out_of_service, link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, server_away, low_space, client_lost; or change for all of
     /// changed, reset, expired, attached, detached, resized, applied, loss_accepted, reload_refused, role_refused, started, stopped,
     /// killed.
     #[arg(long)]

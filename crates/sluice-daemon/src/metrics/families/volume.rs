@@ -104,7 +104,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_volume_failing",
         kind: Kind::Gauge,
         labels: &["device", "vm", "volume", "kind"],
-        help: "1 while requests fail: `no_space`, `errors` of the disk, the file system or the interface, or `source_shortened`; missing otherwise",
+        help: "1 while requests fail: `no_space`, `errors` of the disk, the file system or the interface, `source_shortened`, or `server_away`; missing otherwise",
         samples: Samples::Of(|state, series| {
             volumes(state).try_for_each(|VolumeRow { labels: [device, vm, volume], failing, .. }| {
                 failing.iter().try_for_each(|kind| series.count(&[device, vm, volume, kind.name()], 1))

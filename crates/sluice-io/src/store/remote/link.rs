@@ -28,8 +28,8 @@ const PAUSE: Duration = if cfg!(test) { Duration::from_millis(10) } else { Durat
 
 /// How a volume is connected.
 pub(super) enum Link {
-    /// By the control plane, and no request has come since.
-    New(OwnedFd),
+    /// By the control plane, or not yet since the device thread was restarted; no request has come since.
+    New(Option<OwnedFd>),
     Up(ConnectionKey),
     Away {
         since: Instant,
@@ -107,11 +107,12 @@ impl RemoteStore {
     pub(super) fn go_on(&mut self, context: &mut Context<'_>, key: RemoteKey) {
         let volume = &mut self.volumes[key];
         match std::mem::replace(&mut volume.link, Link::Away { since: context.now }) {
-            Link::New(socket) => self.connected(context, key, socket),
+            Link::New(Some(socket)) => self.connected(context, key, socket),
             Link::Up(connection) => {
                 volume.link = Link::Up(connection);
                 self.send(context, connection);
             }
+            Link::New(None) => self.dial_next(context),
             away @ Link::Away { .. } => {
                 volume.link = away;
                 self.dial_next(context);

@@ -146,8 +146,8 @@ impl Open for RemoteStore {
         }
     }
 
-    fn open(&mut self, now: Instant, label: Label, source: Arc<Source<Remote>>) -> u32 {
-        let link = source.kind().take_first().map_or(Link::Away { since: now }, Link::New);
+    fn open(&mut self, _now: Instant, label: Label, source: Arc<Source<Remote>>) -> u32 {
+        let link = Link::New(source.kind().take_first());
         let zeroing = match source.kind().offers(transmission_flag::SEND_WRITE_ZEROES) {
             true => Zeroing::LikeWrite,
             false => Zeroing::No,
@@ -190,7 +190,9 @@ impl Volumes for RemoteStore {
     }
 
     fn faults(&self, volume: u32) -> FaultReport {
-        self.volumes[self.volumes.id_at(volume)].source.failures()
+        let Volume { source, link, .. } = &self.volumes[self.volumes.id_at(volume)];
+        let away_since = if let Link::Away { since } = link { Some(*since) } else { None };
+        FaultReport { away_since, ..source.failures() }
     }
 
     fn accept_loss(&mut self, volume: u32) {
