@@ -14,10 +14,8 @@ use sluice_io::source::remote::Dial;
 use crate::failure::chain;
 use crate::launcher::{self, Question};
 
-/// Maximum time for a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(4);
-/// Maximum silence of a server during the handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(4);
+/// Maximum time for a connection, and silence of a server during the handshake.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
 
 /// Connects to a server, in a process that may.
 pub(crate) fn connect_here(address: &str) -> Result<OwnedFd, String> {
@@ -27,7 +25,7 @@ pub(crate) fn connect_here(address: &str) -> Result<OwnedFd, String> {
         NodeAddress::Tcp(host, port) => {
             let mut last = std::io::Error::other("the name has no address");
             for address in (host.as_str(), port).to_socket_addrs().map_err(cannot)? {
-                match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+                match TcpStream::connect_timeout(&address, ANSWER_MAX) {
                     Ok(stream) => return Ok(stream.into()),
                     Err(error) => last = error,
                 }
@@ -53,7 +51,7 @@ impl Dial for Export {
     fn dial(&self) -> Result<(OwnedFd, Session), String> {
         let NodeExport { node, name } = &self.0;
         let mut stream = File::from(connect(node)?);
-        limit_silence(&stream, Some(HANDSHAKE_MAX))?;
+        limit_silence(&stream, Some(ANSWER_MAX))?;
         let session = client::run(&mut stream, name, Wanted::default()).map_err(|error| shown(&error, name))?;
         limit_silence(&stream, None)?;
         Ok((stream.into(), session))
@@ -81,7 +79,7 @@ fn shown(error: &HandshakeError, export: &str) -> String {
             format!("the server does not let this host have the export '{export}'")
         }
         HandshakeError::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            format!("the server has not answered for {} s", HANDSHAKE_MAX.as_secs())
+            format!("the server has not answered for {} s", ANSWER_MAX.as_secs())
         }
         error => chain(error),
     }

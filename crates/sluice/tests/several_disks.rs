@@ -399,7 +399,11 @@ fn wrong_paths_of_a_device_are_refused_with_what_to_write() {
     let cases = [
         ("[\"dev/sda\"]", "'dev/sda' is a relative path", "write an absolute path, for example \"/dev/nvme0n1\""),
         ("[]", "the list has 0 paths", "write from 1 to 256"),
-        ("[7]", "path must be a path or a list of paths, not", "write for example path = \"/dev/nvme0n1\""),
+        (
+            "[7]",
+            "path must be a path, a list of paths or the address of a server, not",
+            "write for example path = \"/dev/nvme0n1\"",
+        ),
         ("\"/dev/sd*1*\"", "'/dev/sd*1*' has more than one *", "write one *, or a list of patterns"),
         ("\"/dev/*/vm\"", "'/dev/*/vm' has a * before its last part", "a pattern for each folder"),
         ("[\"/dev/**\"]", "'/dev/**' has more than one *", "write one *"),
