@@ -36,7 +36,17 @@ fn connect(structured_replies: bool) -> UnixStream {
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);
     let (generation, permit) = (VolumeGeneration::default(), Box::new(()));
-    device().nbd().attach(Arrived { vm, volume, generation, socket, negotiated, offered: export().info, peer: "fuzz".to_owned(), handshake: Duration::ZERO, permit });
+    device().nbd().attach(Arrived {
+        vm,
+        volume,
+        generation,
+        socket,
+        negotiated,
+        offered: export().info,
+        peer: "fuzz".to_owned(),
+        handshake: Duration::ZERO,
+        permit,
+    });
     ours
 }
 

@@ -70,7 +70,13 @@ fuzz_target!(|data: &[u8]| {
     memory.write_slice(&bytes[..len], TABLE).expect("it fits");
     // The used ring belongs to the device from the start. The guest's index is part of the input, valid or not.
     memory.write_slice(&[0; 8], USED).expect("it fits");
-    let opened = runtime.block_on(device.handle().open("vm", "disk", VolumeGeneration::default(), "fuzz".to_owned(), Box::new(())));
+    let opened = runtime.block_on(device.handle().open(
+        "vm",
+        "disk",
+        VolumeGeneration::default(),
+        "fuzz".to_owned(),
+        Box::new(()),
+    ));
     let session = opened.expect("the volume is there");
     let kick = start(&session, &memory, first & 1 == 1);
     rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("an eventfd takes a kick");

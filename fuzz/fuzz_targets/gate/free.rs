@@ -149,14 +149,15 @@ impl Free<'_> {
             if self.world.ledger.pieces > PIECES_TOTAL_MAX {
                 return;
             }
-            let remote = if lies & 15 > 9 { lie.or_else(|| Some(self.world.honest(vm, server))) } else { None };
+            let honest = (lies & 15 > 9 && lie.is_none()).then(|| self.world.honest(vm, server));
+            let remote = lie.or(honest.map(|(remote, _)| remote));
             let offset = self.offset(vm, length, lies >> 4);
             let token = self.world.ledger.next_token();
             let arrival = Arrival { owner, volume, kind, flags, offset, length, token, remote };
             self.world.say(format_args!("VM {vm} asks server {server}: {arrival:?}"));
             let taken = self.world.ask(vm, server, arrival);
-            if let (false, None, Some(remote)) = (taken, lie, remote) {
-                self.world.vms[vm].tracker.refused(server as u32, remote);
+            if let Some((_, heard)) = honest {
+                self.world.vms[vm].tracker.answer(server as u32, heard, taken);
             }
         }
     }
@@ -191,7 +192,8 @@ impl Free<'_> {
         let [rho, delta] = [0; 2].map(|_| count(self.input.number()));
         let [rho_bytes, delta_bytes] = [0; 2].map(|_| self.input.number());
         // No number of its own, so that seeds keep their meaning: less than `delta`, or more.
-        RemoteService { rho, delta, recent: rho, rho_bytes, delta_bytes, servers: count(self.input.number()) }
+        let servers = count(self.input.number());
+        RemoteService { rho, delta, recent: rho, rho_bytes, delta_bytes, servers, outstanding: delta }
     }
 
     fn complete(&mut self, server: usize) {

@@ -1,7 +1,7 @@
 //! The state of each arrival: each part is dispatched at most once, each arrival completes exactly once, and the
 //! gate's statistics of each VM are right.
 
-use sluice_sched::gate::{Finished, Outcome, GateStats, Part, Service};
+use sluice_sched::gate::{Finished, GateStats, Outcome, Part, Service};
 use sluice_sched::{Arrival, CostModel, Kind, OwnerId, Phase, Policy, Request, Scope, VolumeId};
 
 /// Maximum number of pieces of an arrival.
@@ -72,7 +72,11 @@ impl Counts {
         };
         assert_eq!(&known, self, "S1: the gate counts otherwise");
         assert_eq!(u64::from(account.outstanding.in_flight), self.in_flight(), "S1: in flight");
-        assert_eq!(account.waits.iter().map(|waited| waited.requests).sum::<u64>(), self.dispatched, "S1: what requests waited for");
+        assert_eq!(
+            account.waits.iter().map(|waited| waited.requests).sum::<u64>(),
+            self.dispatched,
+            "S1: what requests waited for"
+        );
         assert_eq!(account.queue_time.count(), self.dispatched, "S1: queue times");
         assert_eq!(account.service_time.count(), self.completed + self.failed, "S1: service times");
     }

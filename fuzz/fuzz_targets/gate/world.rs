@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::{Finished, Outcome, Refused, RemoteService};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::tracker::Tracker;
+use sluice_sched::tracker::{Heard, Tracked};
 use sluice_sched::*;
 
 use super::ledger::{Counts, Home, Ledger};
@@ -39,7 +39,7 @@ pub struct Server {
 pub struct Vm {
     /// Its index in `homes` of each server.
     pub homes: Vec<usize>,
-    pub tracker: Tracker,
+    pub tracker: Tracked,
     pub next_offset: u64,
 }
 
@@ -172,7 +172,7 @@ impl World {
             server.homes.push(Home { owner, vm, is_present: true, policy, volumes, counts });
         }
         self.say(format_args!("VM {vm} comes: {policy:?}"));
-        self.vms.push(Vm { homes, tracker: Tracker::default(), next_offset: (vm as u64) << 32 });
+        self.vms.push(Vm { homes, tracker: Tracked::default(), next_offset: (vm as u64) << 32 });
         true
     }
 
@@ -317,16 +317,16 @@ impl World {
             self.log.push(Event::Finish { at: self.now, finished: *finished });
             let entry = self.ledger.entry(finished.token);
             assert_eq!(entry.server, server, "S1: it finishes at its server");
-            let tracker = &mut self.vms[self.servers[server].homes[entry.home].vm].tracker;
+            let tracker = &mut self.vms[self.servers[server].homes[entry.home].vm].tracker.client;
             match finished.outcome {
                 Outcome::Done => tracker.completed(server as u32, finished),
-                Outcome::Failed | Outcome::Cancelled => tracker.ended(),
+                Outcome::Failed | Outcome::Cancelled => tracker.ended(server as u32),
             }
         }
     }
 
-    /// Returns the remote service that a truthful client reports.
-    pub fn honest(&mut self, vm: usize, server: usize) -> RemoteService {
+    /// Returns the remote service that a truthful client reports, and what the server has heard if it accepts the request.
+    pub fn honest(&mut self, vm: usize, server: usize) -> (RemoteService, Heard) {
         self.vms[vm].tracker.ask(self.now, server as u32)
     }
 
