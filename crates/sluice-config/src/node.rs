@@ -22,7 +22,7 @@ use crate::tree::Value;
 const PORT: u16 = 10_809;
 /// Maximum length of the name of an export in bytes, as the NBD protocol has it.
 const NAME_LEN_MAX: usize = 4096;
-/// What stays as it is in the name of an export.
+/// Characters of an export's name that a URI encodes.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The address of another NBD server.

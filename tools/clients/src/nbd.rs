@@ -72,16 +72,9 @@ pub enum ClientError {
     /// The server closed the connection.
     #[error("The NBD server closed the connection")]
     Closed,
-    /// The server refused an option during the handshake.
-    #[error("The NBD server refused option {option} with error {kind:#x}: {message}")]
-    Refused {
-        /// The option; see [`wire::option`].
-        option: u32,
-        /// The error code; see [`wire::option_reply`].
-        kind: u32,
-        /// The server's message, may be empty.
-        message: String,
-    },
+    /// The handshake failed.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     /// The server violated the protocol. The connection is unusable.
     #[error("The NBD server violated the protocol: {what}")]
     Protocol {
@@ -97,17 +90,6 @@ pub enum ClientError {
     /// A read or write is longer than [`PAYLOAD_LEN_MAX`].
     #[error("A read or write of {len_bytes} bytes exceeds {PAYLOAD_LEN_MAX}; split it")]
     TooLong { len_bytes: usize },
-}
-
-impl From<HandshakeError> for ClientError {
-    fn from(error: HandshakeError) -> Self {
-        match error {
-            HandshakeError::Io(source) => ClientError::Io(source),
-            HandshakeError::Closed => ClientError::Closed,
-            HandshakeError::Refused { option, kind, message } => ClientError::Refused { option, kind, message },
-            HandshakeError::Protocol { what } => ClientError::Protocol { what },
-        }
-    }
 }
 
 /// Options of a connection.

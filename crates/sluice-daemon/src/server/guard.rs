@@ -255,7 +255,7 @@ fn other_source(before: &Served, now: &Served) -> Option<String> {
         .then(|| format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset))
 }
 
-/// What a volume serves; `None` if it is nothing that could be another one later.
+/// Returns the source of a volume, for comparison at the next start; `None` if the volume stores nothing.
 fn served(store: &StoreSpec) -> Option<Served> {
     let facts = store.facts()?;
     Some(Served {

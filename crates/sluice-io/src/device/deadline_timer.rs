@@ -13,7 +13,7 @@ use crate::backend::tag::Tag;
 
 /// A timer of a device thread.
 pub(crate) struct DeadlineTimer {
-    /// What its event has.
+    /// User data of its event.
     tag: Tag,
     /// Used by the kernel until the timer fires.
     time: Box<types::Timespec>,

@@ -35,7 +35,7 @@ pub enum HandshakeError {
     },
 }
 
-/// What a client asks for.
+/// Optional parts of the protocol that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// Structured replies. A server that does not support them is used without.

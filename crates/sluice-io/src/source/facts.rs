@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::alignment::Alignment;
-use super::capabilities::Capabilities;
 use super::claims::Claims;
 use super::faults::Failures;
 use super::loss::{Loss, Mark};
@@ -17,7 +16,6 @@ pub struct Facts {
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
     pub(super) block_size: u32,
-    pub(super) capabilities: Capabilities,
     pub(super) read_only: bool,
     pub(super) lost: Mark,
     pub(super) failures: Arc<Failures>,
@@ -59,12 +57,6 @@ impl Facts {
     #[must_use]
     pub fn bridged_block(&self) -> Option<u32> {
         (self.alignment.offset > self.block_size).then_some(self.alignment.offset)
-    }
-
-    /// Returns which operations it supports besides reading and writing.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        self.capabilities
     }
 
     /// Whether it is opened for reading only.

@@ -17,7 +17,8 @@ pub enum Loss {
     OfVolume = 1,
     /// Anything that was written to the file or disk before.
     OfFile = 2,
-    /// What another server has confirmed and no flush has followed, because that server may have restarted.
+    /// Writes that another server has confirmed, and that were not flushed before the connection was lost: that server may have
+    /// restarted.
     OfServer = 3,
 }
 

@@ -204,13 +204,13 @@ impl Located {
             identity: identity.clone(),
             alignment,
             block_size,
-            capabilities: capabilities_of(spec, stat, block_device),
             read_only: spec.read_only,
             lost: Mark::default(),
             failures: Arc::new(Failures::default()),
             claims: Claims::default(),
         };
         let kind = Descriptor {
+            capabilities: capabilities_of(spec, stat, block_device),
             fd,
             path: path.clone(),
             offset: range.offset,

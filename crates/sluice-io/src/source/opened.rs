@@ -47,6 +47,7 @@ pub struct Descriptor {
     /// Start of the volume in the file, in bytes.
     pub(super) offset: u64,
     pub(super) id: FileId,
+    pub(super) capabilities: Capabilities,
     pub(super) gpt_block_size: Option<u32>,
     pub(super) block_device: bool,
     pub(super) buffered: bool,
@@ -73,6 +74,12 @@ impl<K> Source<K> {
 }
 
 impl Source {
+    /// Returns which operations it supports besides reading and writing.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.kind.capabilities
+    }
+
     /// Returns the same volume with another length, on the same description and so under the same lock, which is
     /// extended to the new range. `None`: up to the current end of the file or device.
     ///

@@ -8,8 +8,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_sched::GateSettings;
+
 use super::alignment::Alignment;
-use super::capabilities::{Capabilities, Support};
 use super::claims::Claims;
 use super::error::SourceError;
 use super::facts::Facts;
@@ -20,10 +21,7 @@ use crate::nbd::client::Session;
 use crate::nbd::wire::{PAYLOAD_LEN_ASSUMED, transmission_flag};
 use crate::volume::BLOCK_MINIMUM_MAX;
 
-/// Longest read or write that a gate lets pass, in bytes.
-const TRANSFER_MAX: u32 = 256 << 10;
-
-/// What happens to requests that the server may or may not have carried out when the connection is lost.
+/// Which requests are sent again after a lost connection. The server may have carried out each that it has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resend {
     /// Reads are sent again. Others fail, because the server may still carry out the first one, after a later write to the same place.
@@ -117,9 +115,11 @@ impl RemoteSpec {
                 "the server states a size of {size} bytes and blocks of {minimum}: both cannot be"
             )));
         }
-        if maximum < TRANSFER_MAX {
-            let why = format!("the server takes at most {maximum} bytes at once: let it take at least {TRANSFER_MAX}");
-            return Err(failed(why));
+        let longest = GateSettings::default().transfer_max.0;
+        if u64::from(maximum) < longest {
+            return Err(failed(format!(
+                "the server takes at most {maximum} bytes at once: let it take at least {longest}"
+            )));
         }
         let alignment = Alignment::new(1, minimum);
         let block_size = block_size.unwrap_or(alignment.offset);
@@ -127,24 +127,12 @@ impl RemoteSpec {
             let (size, block) = (session.size_bytes, block_size.max(alignment.offset));
             return Err(failed(format!("its size of {size} bytes is not a multiple of {block}: resize the export")));
         }
-        let offers = |flag: u16| match session.has(flag) && !read_only {
-            true => Support::Yes,
-            false => Support::No,
-        };
-        let capabilities = Capabilities {
-            punch_hole: offers(transmission_flag::SEND_WRITE_ZEROES),
-            zero_range: offers(transmission_flag::SEND_WRITE_ZEROES),
-            discard: offers(transmission_flag::SEND_TRIM),
-            discard_granularity_bytes: 0,
-            rotational: session.has(transmission_flag::ROTATIONAL),
-        };
         let facts = Facts {
             size_bytes: session.size_bytes,
             name,
             identity: None,
             alignment,
             block_size,
-            capabilities,
             read_only,
             lost: Mark::default(),
             failures: Arc::new(Failures::default()),

@@ -284,7 +284,10 @@ fn the_servers_message_for_an_unknown_export_is_reported() {
     let (stream, served) = canned::spawn_pair(export()).expect("a socket pair");
     let error = Client::from_unix(stream, "b", &ClientOptions::default()).expect_err("no such export");
     let text = error.to_string();
-    assert!(matches!(error, ClientError::Refused { option: wire::option::GO, .. }), "{text}");
+    assert!(
+        matches!(error, ClientError::Handshake(HandshakeError::Refused { option: wire::option::GO, .. })),
+        "{text}"
+    );
     assert!(text.ends_with("There is no such export"), "{text}");
     served.join().expect("no panic").expect("no error");
 }
@@ -296,7 +299,10 @@ fn a_peer_that_is_not_an_nbd_server_is_an_error() {
         ours.write_all(greeting).expect("room in the socket");
         drop(ours);
         let outcome = Client::from_unix(theirs, "a", &ClientOptions::default());
-        assert!(matches!(outcome, Err(ClientError::Protocol { .. } | ClientError::Closed)), "{outcome:?}");
+        assert!(
+            matches!(outcome, Err(ClientError::Handshake(HandshakeError::Protocol { .. } | HandshakeError::Closed))),
+            "{outcome:?}"
+        );
     }
 }
 

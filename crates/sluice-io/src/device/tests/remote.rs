@@ -47,7 +47,7 @@ struct Scripted(Arc<Mutex<Receiver<UnixStream>>>);
 impl Dial for Scripted {
     fn dial(&self) -> Result<(OwnedFd, Session), String> {
         use transmission_flag::{HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-        let socket = self.0.lock().unwrap().try_recv().map_err(|_| "nobody is there".to_owned())?;
+        let socket = self.0.lock().unwrap().try_recv().map_err(|_| "the test accepts no connection".to_owned())?;
         let flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES;
         Ok((socket.into(), Session { size_bytes: SIZE, flags, ..Session::default() }))
     }
@@ -385,7 +385,7 @@ fn the_rest_of_a_read_comes_from_the_next_connection() {
     }
 }
 
-/// What it refuses because it is shutting down it has not done, and what it had before it still answers.
+/// A server that is shutting down answers the requests that it has taken, and has not carried out those that it refuses.
 #[test]
 fn a_server_that_is_shut_down_fails_nothing() {
     let (device, server, mut first) = scripted(Resend::Reads);
