@@ -32,6 +32,7 @@ fn connect(structured_replies: bool) -> UnixStream {
         structured_replies,
         base_allocation: structured_replies.then_some(1),
         block_size_requested: false,
+        gateway: None,
     };
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);

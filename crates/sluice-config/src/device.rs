@@ -7,12 +7,17 @@ use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
-use crate::model::{Backend, Delay, DelayTime, Device, Node as ServerNode, Pool, Window};
+use crate::model::{AsGateway, Backend, Delay, DelayTime, Device, Node as ServerNode, Pool, Window};
 use crate::node::{self, NodeAddress};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
 use crate::source::Span;
 use crate::tree::{Node, Value};
+
+/// Requests in flight at a device that states nothing else.
+const DEPTH: u32 = 32;
+/// The same of a node that enforces the policies: more than the windows of many VMs.
+const NODE_DEPTH: u32 = 4096;
 
 /// A device, with data for the checks across tables.
 pub struct DeviceDraft {
@@ -30,14 +35,17 @@ impl DeviceDraft {
         let is_server = is_server(reader);
         let backend = match (reader.word("backend"), node::read_address(reader, "path")) {
             (Some("null"), _) => Backend::Null,
-            (_, Some(address)) => Backend::Nbd(ServerNode { address, resends_all }),
+            (_, Some(address)) => {
+                let gateway = read_gateway(name, reader);
+                Backend::Nbd(ServerNode { address, resends_all: resends_all && gateway.is_none(), gateway })
+            }
             _ => Backend::Direct,
         };
         match &backend {
             Backend::Nbd(node) => check_insecure(reader, &node.address),
             _ if is_server => {}
             Backend::Direct | Backend::Null => {
-                for key in ["resend", "insecure"].into_iter().filter(|key| reader.node(key).is_some()) {
+                for key in ["resend", "gateway", "insecure"].into_iter().filter(|key| reader.node(key).is_some()) {
                     let message = format!("{}: {key} is ignored because the device is no server", reader.whose);
                     let hint = format!("remove {key}, or state the address of a server as path");
                     reader.report.warn(reader.at(key), message, hint);
@@ -48,11 +56,16 @@ impl DeviceDraft {
             reader.missing("path", "");
         }
         let device = read_belief(name, reader, Some(DeviceClass::Disk));
+        let window = read_window(reader, device.depth);
+        let device = match &backend {
+            Backend::Nbd(ServerNode { gateway: Some(_), .. }) => enforced_by_node(reader, device),
+            _ => device,
+        };
         let device = Device {
             paths: if is_server { Vec::new() } else { reader.disk_paths("path") },
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
-            window: read_window(reader, device.depth),
+            window,
             pool: read_pool(reader, &backend, &device),
             backend,
             delay: read_delay(reader),
@@ -65,7 +78,7 @@ impl DeviceDraft {
 /// Its scheduler, and the properties that the scheduler assumes, but not the backend. `device_class` is `None` if it is
 /// not known.
 pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceClass>) -> Device {
-    let depth = reader.small("depth").unwrap_or(32);
+    let depth = reader.small("depth").unwrap_or(DEPTH);
     let reference = read_reference(reader);
     let known_class = device_class.unwrap_or_default();
     let cost = read_cost(reader, reference, known_class);
@@ -105,6 +118,31 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         pool: None,
         delay: None,
     }
+}
+
+fn read_gateway(device: &str, reader: &Reader<'_>) -> Option<AsGateway> {
+    let table = reader.table("gateway")?;
+    for key in ["name", "key_file"].into_iter().filter(|key| table.node(key).is_none()) {
+        table.missing(key, "");
+    }
+    if reader.node("resend").is_some() {
+        let hint = "remove resend: its node ends an earlier session before it begins another one";
+        reader.refuse("resend", "a gateway sends everything again", hint);
+    }
+    let (name, key_file) = (table.text("name"), table.path("key_file"));
+    let node = table.text("node").unwrap_or(device).to_owned();
+    Some(AsGateway { name: name?.to_owned(), node, key_file: key_file? })
+}
+
+/// A device whose node enforces the policies of its VMs: every VM's requests go there at once, up to its window.
+fn enforced_by_node(reader: &Reader<'_>, device: Device) -> Device {
+    let noop = &schedulers::noop::DESCRIPTOR;
+    if reader.node("scheduler").is_some() && device.scheduler.name != noop.name {
+        let hint = "remove scheduler: the node has one, and this host passes requests on";
+        reader.refuse("scheduler", "its node enforces the policies of VMs", hint);
+    }
+    let depth = if reader.node("depth").is_some() { device.depth } else { NODE_DEPTH };
+    Device { scheduler: noop, params: ParamTable::new(), merging: false, depth, ..device }
 }
 
 /// Refuses a server on the network that is not known to be meant so.

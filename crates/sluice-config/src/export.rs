@@ -1,9 +1,10 @@
 //! Endpoints for clients: the `export` of a volume, and `[nbd]`.
 
 use core::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::model::{ListenAddress, NbdSettings, Protocol, VolumeExport};
+use crate::model::{ListenAddress, NbdGateway, NbdSettings, Protocol, VolumeExport};
 use crate::reader::Reader;
 use crate::source::Span;
 
@@ -13,6 +14,8 @@ const SOCKET_PATH_MAX: usize = 107;
 const QUEUES: u16 = 16;
 /// Maximum length of a name that clients accept.
 const EXPORT_NAME_MAX: usize = 255;
+/// Maximum number of gateways.
+const GATEWAYS_MAX: usize = 1024;
 
 /// An export, with data for the checks across tables.
 #[derive(Debug)]
@@ -79,8 +82,25 @@ impl NbdDraft {
         let default = NbdSettings::default();
         let connections_max = reader.small("connections_max").unwrap_or(default.connections_max);
         let memory = reader.size("memory").unwrap_or(default.memory);
-        NbdDraft { settings: NbdSettings { endpoints, connections_max, memory }, endpoints_at }
+        let gateways = read_gateways(reader);
+        let node = reader.text("node").unwrap_or_default().to_owned();
+        if node.is_empty() && !gateways.is_empty() {
+            reader.missing("node", ", which gateways need");
+        }
+        NbdDraft { settings: NbdSettings { endpoints, connections_max, memory, node, gateways }, endpoints_at }
     }
+}
+
+fn read_gateways(reader: &Reader<'_>) -> BTreeMap<String, NbdGateway> {
+    let tables = reader.named("gateway", GATEWAYS_MAX, |name| format!("[nbd.gateway.{name}]"));
+    let read = |(name, table): (&str, Reader<'_>)| {
+        for key in ["key_file", "vms"].into_iter().filter(|key| table.node(key).is_none()) {
+            table.missing(key, "");
+        }
+        let (key_file, vms) = (table.path("key_file")?, table.vms("vms")?);
+        Some((name.to_owned(), NbdGateway { key_file, vms }))
+    };
+    tables.into_iter().filter_map(read).collect()
 }
 
 fn read_protocol(reader: &Reader<'_>) -> Protocol {

@@ -15,7 +15,7 @@ mod words;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
-pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD};
+pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD, NBD_GATEWAY};
 pub use words::Part;
 
 /// A table of the host file.
@@ -76,6 +76,8 @@ pub enum Kind {
     Mode,
     /// A list of users and groups.
     Accounts,
+    /// A list of names of VMs, or `*` for all of them.
+    Vms,
     /// A list of these words.
     Words(&'static [&'static str]),
     /// A size in bytes, with its unit.
@@ -227,6 +229,14 @@ pub static DEVICE: Section = Section {
                  if the server carries out the first one later, over newer data",
             )
             .default("\"reads\""),
+            Key::new(
+                "gateway",
+                Kind::Table(&GATEWAY),
+                "{ name = \"gw1\", node = \"node1\", key_file = \"/etc/sluice/node1.key\" }",
+                "Of a device that is a `sluice serve`: makes this host known there as a gateway. A VM with volumes on several such devices \
+                 has [one policy over all of them](how-to/storage-nodes.md), which the nodes enforce. `scheduler` is `noop` then, and \
+                 everything is sent again after a lost connection",
+            ),
             Key::new(
                 "insecure",
                 Kind::Bool,
@@ -431,6 +441,25 @@ pub static POOL: Section = Section {
             "The file or block device where hosts meet. Every host reaches it, and it is on the storage that they share",
         ),
         Key::new("host", Kind::Integer(1, 64), "3", "Number of this host, which no other host of the pool has"),
+    ]],
+    scheduler_tables: &[],
+};
+
+/// `gateway` of a device that is another server.
+pub static GATEWAY: Section = Section {
+    title: "device.NAME.gateway",
+    doc: "This host as a gateway of the node, which has a table `[nbd.gateway.NAME]` with the same key",
+    groups: &[&[
+        Key::new("name", Kind::Text, "\"gw1\"", "Name of this host at the node, the same on all its devices"),
+        Key::new("node", Kind::Text, "\"node1\"", "Name of the node, as its `[nbd]` states it")
+            .default("the name of the device"),
+        Key::new(
+            "key_file",
+            Kind::Path,
+            "\"/etc/sluice/node1.key\"",
+            "File with the key that this host and the node share, as `openssl rand -hex 32` makes one. Both prove that they have it; it \
+             encrypts nothing",
+        ),
     ]],
     scheduler_tables: &[],
 };

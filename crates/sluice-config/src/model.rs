@@ -93,6 +93,19 @@ pub struct Node {
     pub address: NodeAddress,
     /// Whether requests that it may have carried out are sent again after a lost connection, even if that may undo later ones.
     pub resends_all: bool,
+    /// This host as a gateway of it.
+    pub gateway: Option<AsGateway>,
+}
+
+/// This host as a gateway of a storage node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AsGateway {
+    /// Name of this host there.
+    pub name: String,
+    /// Name of the node.
+    pub node: String,
+    /// File of the key that both have.
+    pub key_file: PathBuf,
 }
 
 /// Where the data of a volume are.
@@ -134,6 +147,12 @@ pub struct Pool {
 }
 
 impl Device {
+    /// Whether a storage node enforces the policies of its VMs, and not its own scheduler.
+    #[must_use]
+    pub fn is_enforced_by_node(&self) -> bool {
+        matches!(&self.backend, Backend::Nbd(Node { gateway: Some(_), .. }))
+    }
+
     /// Its name in messages: `device nvme0`, `uplink lan`.
     #[must_use]
     pub fn title(&self) -> String {
@@ -367,11 +386,29 @@ pub struct NbdSettings {
     pub connections_max: u32,
     /// Memory for the data of requests of all VMs.
     pub memory: Bytes,
+    /// Name of this host as a storage node; not empty if there are gateways.
+    pub node: String,
+    pub gateways: BTreeMap<String, NbdGateway>,
+}
+
+/// `[nbd.gateway.NAME]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdGateway {
+    /// File of the key that both have.
+    pub key_file: PathBuf,
+    /// Names of VMs, or `*`.
+    pub vms: Vec<String>,
 }
 
 impl Default for NbdSettings {
     fn default() -> Self {
-        NbdSettings { endpoints: Vec::new(), connections_max: 1024, memory: Bytes::mib(1024) }
+        NbdSettings {
+            endpoints: Vec::new(),
+            connections_max: 1024,
+            memory: Bytes::mib(1024),
+            node: String::new(),
+            gateways: BTreeMap::new(),
+        }
     }
 }
 

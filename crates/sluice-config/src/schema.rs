@@ -135,6 +135,10 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
         }
+        Kind::Vms => {
+            let name = json!({ "type": "string", "minLength": 1 });
+            json!({ "anyOf": [{ "const": "*" }, { "type": "array", "items": name }] })
+        }
         Kind::Words(words) => json!({ "type": "array", "items": { "enum": words } }),
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),

@@ -4,15 +4,19 @@ use std::fs::File;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use sluice_config::{NodeAddress, NodeExport};
+use sluice_config::{AsGateway, NodeAddress, NodeExport};
 use sluice_io::nbd::client::{self, HandshakeError, Session, Wanted};
+use sluice_io::nbd::gateway::count::{Counts, VmCount};
+use sluice_io::nbd::gateway::{OPTION_HELLO, OPTION_PROOF};
 use sluice_io::source::remote::Dial;
 
 use crate::failure::chain;
 use crate::launcher::{self, Question};
+use crate::server::gateways::read_key;
 
 /// Maximum time for a connection, and silence of a server during the handshake.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
@@ -45,16 +49,57 @@ fn connect(address: &NodeAddress) -> Result<OwnedFd, String> {
 }
 
 /// An export, which is connected to when it is needed.
-pub(crate) struct Export(pub(crate) NodeExport);
+pub(crate) struct Export {
+    pub(crate) export: NodeExport,
+    pub(crate) gateway: Option<Gateway>,
+}
+
+/// This host as a gateway of the export's server, for one VM.
+pub(crate) struct Gateway {
+    pub(crate) vm: String,
+    pub(crate) stated: AsGateway,
+    /// `None` while a host file is only tried: then the key is.
+    pub(crate) counts: Option<Arc<Counts>>,
+    count: OnceLock<Arc<VmCount>>,
+}
+
+impl Gateway {
+    pub(crate) fn new(vm: &str, stated: &AsGateway, counts: Option<&Arc<Counts>>) -> Gateway {
+        let (vm, stated, counts) = (vm.to_owned(), stated.clone(), counts.cloned());
+        Gateway { vm, stated, counts, count: OnceLock::new() }
+    }
+
+    /// The counter of its VM. Each volume of the VM has it.
+    fn count(&self) -> Result<Option<&Arc<VmCount>>, String> {
+        if let (None, Some(counts)) = (self.count.get(), &self.counts) {
+            let count = counts.of(&self.vm).map_err(|why| format!("the epoch of this gateway is not known: {why}"))?;
+            let _ = self.count.set(count);
+        }
+        Ok(self.count.get())
+    }
+}
 
 impl Dial for Export {
     fn dial(&self) -> Result<(OwnedFd, Session), String> {
-        let NodeExport { node, name } = &self.0;
+        let NodeExport { node, name } = &self.export;
+        let known =
+            self.gateway.as_ref().map(|gateway| Ok::<_, String>((gateway, read_key(&gateway.stated.key_file)?)));
+        let known = known.transpose()?;
         let mut stream = File::from(connect(node)?);
         limit_silence(&stream, Some(ANSWER_MAX))?;
-        let session = client::run(&mut stream, name, Wanted::default()).map_err(|error| shown(&error, name))?;
+        let mut wanted = Wanted::default();
+        if let Some((Gateway { vm, stated, .. }, key)) = &known {
+            let count = self.gateway.as_ref().and_then(|gateway| gateway.count().transpose()).transpose()?;
+            let (name, node, epoch) = (&*stated.name, &*stated.node, count.map_or(0, |count| count.epoch));
+            wanted.gateway = Some(client::Gateway { name, node, key, epoch, vm });
+        }
+        let session = client::run(&mut stream, name, wanted).map_err(|error| shown(&error, name))?;
         limit_silence(&stream, None)?;
         Ok((stream.into(), session))
+    }
+
+    fn count(&self) -> Option<Arc<VmCount>> {
+        self.gateway.as_ref()?.count.get().cloned()
     }
 }
 
@@ -66,9 +111,16 @@ fn limit_silence(stream: &File, limit: Option<Duration>) -> Result<(), String> {
 
 /// A failed handshake for people: the cause, and what to change.
 fn shown(error: &HandshakeError, export: &str) -> String {
-    use sluice_io::nbd::wire::option_reply::{ERR_POLICY, ERR_UNKNOWN, ERROR_BIT};
+    use sluice_io::nbd::wire::option_reply::{ERR_INVALID, ERR_POLICY, ERR_UNKNOWN, ERR_UNSUP, ERROR_BIT};
     const ERR_TLS_REQUIRED: u32 = ERROR_BIT | 5;
     match error {
+        HandshakeError::Refused { option: OPTION_HELLO, kind: ERR_UNSUP | ERR_INVALID, .. } => {
+            "the server has no gateways: it needs `node` in [nbd] and a table [nbd.gateway.NAME] for this host, or gateway removed from the device here"
+                .to_owned()
+        }
+        HandshakeError::Refused { option: OPTION_HELLO | OPTION_PROOF, kind: ERR_POLICY, message, .. } => {
+            format!("the server refuses this gateway: {message}")
+        }
         HandshakeError::Refused { kind: ERR_UNKNOWN, .. } => {
             format!("the server has no export '{export}': state one that it has, or add it there")
         }

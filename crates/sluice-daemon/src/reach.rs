@@ -23,6 +23,8 @@ pub struct Reach {
     pub webhooks: BTreeSet<String>,
     /// Where hosts meet.
     pub places: BTreeSet<PathBuf>,
+    /// Files of keys.
+    pub keys: BTreeSet<PathBuf>,
     /// Other NBD servers.
     pub nodes: BTreeSet<String>,
     /// Addresses at which it listens.
@@ -58,6 +60,7 @@ impl Reach {
             reach.disks.extend(device.paths.iter().map(|path| path.path().to_owned()));
             if let Backend::Nbd(node) = &device.backend {
                 reach.nodes.insert(node.address.to_string());
+                reach.keys.extend(node.gateway.iter().map(|gateway| gateway.key_file.clone()));
             }
             reach.places.extend(device.pool.iter().map(|pool| pool.meeting.clone()));
         }
@@ -69,6 +72,7 @@ impl Reach {
                 AlertTo::Webhook(url) => drop(reach.webhooks.insert(url.clone())),
             }
         }
+        reach.keys.extend(host.nbd.gateways.values().map(|gateway| gateway.key_file.clone()));
         reach.folders.extend(daemon.source_root.clone());
         if !daemon.access.attach.is_empty() {
             reach.sockets.insert(daemon.access.socket_root.clone());

@@ -99,6 +99,8 @@ pub struct Told {
     pub servers: u32,
     /// Requests outstanding at the other servers.
     pub outstanding: u32,
+    /// The number of the request among those of the VM: of two the higher was told later.
+    pub sequence: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +129,8 @@ pub struct Tracker {
     servers: BTreeMap<u32, Server>,
     /// Number of servers in use.
     used: u32,
+    /// Number of requests so far.
+    sequence: u64,
     /// When servers were last looked through.
     swept: Instant,
 }
@@ -156,7 +160,9 @@ impl Tracker {
             Form::Product => (self.total.beyond(known.own), self.idle.1 - known.own_at_idle(self.idle.0)),
             Form::Paper => (self.total, self.idle.1),
         };
-        Told { sums, at_idle, servers: self.used, outstanding: count(outstanding) }
+        self.sequence += 1;
+        let (servers, outstanding, sequence) = (self.used, count(outstanding), self.sequence);
+        Told { sums, at_idle, servers, outstanding, sequence }
     }
 
     /// Notes that a server completed a request, with `finished` as the reply. In paper form requests are counted, each
@@ -219,8 +225,19 @@ fn count(number: u64) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Heard {
     form: Form,
-    /// Time of the last request, and the sums that the VM's tags have been advanced by.
-    last: Option<(Instant, Sums)>,
+    last: Option<Last>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Last {
+    /// Time of the last request.
+    at: Instant,
+    /// What the VM's tags have been advanced by.
+    sums: Sums,
+    /// What was told last, with its number.
+    sequence: u64,
+    servers: u32,
+    outstanding: u32,
 }
 
 impl Heard {
@@ -236,12 +253,16 @@ impl Heard {
     // rule: mclock.client-counts, mclock.first-request, mclock.forget
     #[must_use]
     pub fn hear(&self, now: Instant, told: &Told) -> (RemoteService, Heard) {
-        let Told { sums, at_idle, servers, outstanding } = *told;
-        let Some((_, before)) = self.last.filter(|(at, _)| now.since(*at) < SERVER_FORGOTTEN) else {
+        let Told { sums, at_idle, servers, outstanding, sequence } = *told;
+        let told = Last { at: now, sums, sequence, servers, outstanding };
+        let Some(last) = self.last.filter(|last| now.since(last.at) < SERVER_FORGOTTEN) else {
             let first = u32::from(self.form == Form::Paper);
             let remote = RemoteService { rho: first, delta: first, servers, outstanding, ..RemoteService::default() };
-            return (remote, Heard { last: Some((now, sums)), ..*self });
+            return (remote, Heard { last: Some(told), ..*self });
         };
+        let before = last.sums;
+        // A request that was sent earlier may come later, over another connection.
+        let Last { sequence, servers, outstanding, .. } = if sequence >= last.sequence { told } else { last };
         let new = sums.beyond(before);
         let whole = |cost: u64| count(cost >> Cost::SHIFT);
         let delta = whole(new.all);
@@ -260,7 +281,10 @@ impl Heard {
             all_bytes: remote.delta_bytes,
             reserved_bytes: remote.rho_bytes,
         };
-        (remote, Heard { last: Some((now, before.plus(counted))), ..*self })
+        (
+            remote,
+            Heard { last: Some(Last { at: now, sums: before.plus(counted), sequence, servers, outstanding }), ..*self },
+        )
     }
 }
 
@@ -516,7 +540,7 @@ mod tests {
         let mut heard = Heard::default();
         let most = Sums { all: u64::MAX, reserved: u64::MAX, all_bytes: u64::MAX, reserved_bytes: u64::MAX };
         for sums in [Sums::default(), most, Sums::default(), Sums { all: 1, ..most }, most] {
-            let told = Told { sums, at_idle: u64::MAX, servers: u32::MAX, outstanding: u32::MAX };
+            let told = Told { sums, at_idle: u64::MAX, servers: u32::MAX, outstanding: u32::MAX, sequence: 0 };
             let (remote, next) = heard.hear(secs(1), &told);
             assert!(remote.rho <= remote.delta && remote.recent <= remote.delta);
             assert!(remote.rho_bytes <= remote.delta_bytes);

@@ -369,8 +369,11 @@ impl Client {
 
     fn start(stream: Stream, export: &str, options: &ClientOptions) -> Result<Client, ClientError> {
         let mut socket = Socket::new(stream, options.handshake_timeout).map_err(ClientError::Connect)?;
-        let wanted =
-            Wanted { structured_replies: options.structured_replies, base_allocation: options.base_allocation };
+        let wanted = Wanted {
+            structured_replies: options.structured_replies,
+            base_allocation: options.base_allocation,
+            ..Wanted::default()
+        };
         let session = client::run(&mut socket, export, wanted)?;
         Ok(Client {
             inbox: Inbox::new(session.structured_replies, options.keep_data),

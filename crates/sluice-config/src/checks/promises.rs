@@ -170,6 +170,15 @@ pub(super) fn refuse_unenforced(
     report: &Report,
 ) {
     let (field_name, scheduler) = (field.name(), device.scheduler.name);
+    if device.is_enforced_by_node() {
+        let message =
+            format!("{whose}: {field_name} has no effect on {}: its node enforces the policies of VMs", device.title());
+        let hint = "state it in the host file of the node, and remove it here or set allow_unenforced = true";
+        return match allowed {
+            true => report.warn(*span, message, Some(hint.to_owned())),
+            false => report.error(*span, message, hint.to_owned()),
+        };
+    }
     let alone = inside && device.scheduler.enforces_with(field, &device.params);
     let of_inner = match (alone, device.device_class) {
         (false, _) => "",

@@ -78,8 +78,33 @@ pub static NBD: Section = Section {
                  half is for VMs that need more",
             )
             .default("\"1GiB\""),
+            Key::new("node", Kind::Text, "\"node1\"", "Name of this host as a storage node, which gateways state"),
+            Key::new(
+                "gateway",
+                Kind::Named(&NBD_GATEWAY),
+                "",
+                "A host whose daemon serves VMs with volumes here, under the name that it states",
+            ),
         ],
     ],
+    scheduler_tables: &[],
+};
+
+/// `[nbd.gateway.NAME]`
+pub static NBD_GATEWAY: Section = Section {
+    title: "nbd.gateway.NAME",
+    doc: "A host whose daemon serves VMs with volumes here, [as a gateway](how-to/storage-nodes.md). It tells with each request what other \
+          nodes serve the VM, so that the VM has one policy over all nodes. Needs `node`. Each volume of such a VM is written by one \
+          gateway at a time: the one that began to serve the VM last",
+    groups: &[&[
+        Key::new(
+            "key_file",
+            Kind::Path,
+            "\"/etc/sluice/gw1.key\"",
+            "File with the key that the gateway and this host share, as `openssl rand -hex 32` makes one",
+        ),
+        Key::new("vms", Kind::Vms, "[\"db1\", \"web1\"]", "The VMs that it may serve; `\"*\"`: all of them"),
+    ]],
     scheduler_tables: &[],
 };
 

@@ -103,7 +103,8 @@ impl Changer {
         (board, reporter): (Board, Reporter),
     ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
         let (news, listener) = mpsc::unbounded_channel();
-        let (shared, first) = shared((Server::default(), board, reporter), begin, sockets, news)?;
+        let state = begin.folder.as_ref().map(|folder| folder.path().to_owned());
+        let (shared, first) = shared((Server::of(state), board, reporter), begin, sockets, news)?;
         let (events, inbox) = mpsc::unbounded_channel();
         let runtime = Builder::new_current_thread().enable_time().build()?;
         thread::Builder::new()

@@ -179,6 +179,9 @@ impl Looking {
         for disk in &reach.disks {
             self.disk(disk);
         }
+        for key in &reach.keys {
+            self.key(key);
+        }
         self.warn_of_programs(&reach);
         let ports = reach.addresses.iter().map(std::net::SocketAddr::port).collect();
         let rules = self.rules.into_iter().collect();
@@ -273,6 +276,15 @@ impl Looking {
         }
         if let Some(state) = state {
             self.folder(state, Right::Write);
+        }
+    }
+
+    /// Allows a key, and one that replaces its file later: its folder, unless that is the root.
+    fn key(&mut self, key: &Path) {
+        let folder = key.parent().filter(|folder| *folder != Path::new("/")).unwrap_or(key);
+        self.rule(folder, Right::Read);
+        if let Some(found) = self.look(key) {
+            self.rule(&found.path, Right::Read);
         }
     }
 

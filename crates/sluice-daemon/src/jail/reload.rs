@@ -63,7 +63,8 @@ fn folders(reach: &Reach) -> Vec<(PathBuf, Right)> {
     // A file or folder that says which disk a device is, is not opened.
     let is_opened = |disk: &&PathBuf| disk.starts_with("/dev") || disk.to_string_lossy().contains('*');
     let disks = reach.disks.iter().filter(is_opened).map(|disk| (disk, Right::Device));
-    let parents = sources.chain(disks).filter_map(|(path, right)| Some((path.parent()?.to_owned(), right)));
+    let keys = reach.keys.iter().map(|key| (key, Right::Read));
+    let parents = sources.chain(disks).chain(keys).filter_map(|(path, right)| Some((path.parent()?.to_owned(), right)));
     parents.chain(reach.folders.iter().map(|folder| (folder.clone(), Right::Write))).collect()
 }
 

@@ -63,6 +63,7 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     server.set_absent(absent, &host);
     server.host = host;
     sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
+    server.gateways.set(&server.host);
     nics::keep(server, taps);
     nics::forget(server, &changed_nics);
     changed.extend(changed_nics);

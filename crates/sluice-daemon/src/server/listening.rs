@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice_config::Protocol;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
+use sluice_io::nbd::gateway::sessions::Sessions;
 use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::socket_file::FileId;
@@ -50,9 +51,16 @@ macro_rules! any {
 
 impl Listening {
     /// Accepts clients, which wait until the socket is opened.
-    pub(super) fn start(bound: Bound, serves: Serves, limit: &Arc<SharedLimit>) -> Result<Listening, ListenError> {
+    pub(super) fn start(
+        bound: Bound,
+        serves: Serves,
+        limit: &Arc<SharedLimit>,
+        sessions: &Arc<Sessions>,
+    ) -> Result<Listening, ListenError> {
         Ok(match serves {
-            Serves::Nbd => Listening::Nbd(NbdListener::start(bound, Catalogue::default(), limit)?),
+            Serves::Nbd => {
+                Listening::Nbd(NbdListener::start(bound, Catalogue::default(), limit, Arc::clone(sessions))?)
+            }
             Serves::Disk => Listening::Disk(VhostListener::start(bound, None, limit)?),
             Serves::Nic => Listening::Nic(VhostListener::start(bound, None, limit)?),
         })

@@ -42,6 +42,7 @@ mod drain;
 mod error;
 mod fd_store;
 mod found;
+pub(crate) mod gateways;
 mod guard;
 mod kinds;
 mod links;
@@ -73,6 +74,7 @@ pub use drain::Draining;
 pub use error::ServerError;
 use fd_store::FdStore;
 pub use found::{Found, Progress};
+use gateways::Gateways;
 use guard::{ClientsRefused, Closed};
 pub use guard::{Force, Guard};
 use kinds::ResourceKey;
@@ -169,6 +171,7 @@ pub struct Server {
     taps: nics::Taps,
     fd_store: FdStore,
     connection_limit: Arc<SharedLimit>,
+    gateways: Gateways,
     /// Notified when a device goes down.
     down: Arc<Notify>,
     /// Models that replace the servers of `delay` devices, by device.
@@ -252,6 +255,7 @@ impl Default for Server {
             taps: BTreeMap::new(),
             fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
+            gateways: Gateways::default(),
             down: Arc::default(),
             models: BTreeMap::new(),
         }
@@ -259,6 +263,12 @@ impl Default for Server {
 }
 
 impl Server {
+    /// A server of an empty host file, with what is kept in this state directory.
+    #[must_use]
+    pub fn of(folder: Option<PathBuf>) -> Server {
+        Server { gateways: Gateways::of(folder), ..Server::default() }
+    }
+
     /// Gives a `delay` device that starts from now on the completion times of a model. For experiments; a host file cannot name one.
     pub fn set_model(&mut self, device: &str, model: ModelMaker) {
         self.models.insert(device.to_owned(), model);

@@ -32,7 +32,8 @@ pub(super) fn listen(
     for (key, tolerance, socket) in needs.each::<Socket>() {
         let listening = found.take::<Socket>(key).and_then(|bound| {
             let bound = bound.flatten().expect("what is needed was made");
-            let listening = Listening::start(bound, socket.serves, &server.connection_limit)?;
+            let listening =
+                Listening::start(bound, socket.serves, &server.connection_limit, &server.gateways.sessions)?;
             staged.sockets.insert(socket.endpoint.to_string(), listening);
             Ok(())
         });
@@ -104,7 +105,9 @@ fn offer_by_nbd(server: &Server, changed: &BTreeSet<ObjectId>) {
         let export = translate::export(&vm, volume, server.served.get(name)?.1.clone());
         let device = server.devices[&volume.device].disk()?.nbd();
         let generation = server.generations[name];
-        Some(Entry { export, vm, volume: own_name, generation, device })
+        let is_direct = !volume.buffered && translate::has_disk(&server.host.devices[&volume.device]);
+        let (device_name, start) = (volume.device.clone(), server.gateways.start_of(is_direct));
+        Some(Entry { export, vm, volume: own_name, generation, device, device_name, start })
     };
     for (here, socket) in &server.sockets {
         let Listening::Nbd(listener) = socket else { continue };

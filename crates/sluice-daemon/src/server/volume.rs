@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Node, Volume, VolumeSource};
 use sluice_io::device::{FileSpec, StoreSpec};
+use sluice_io::nbd::gateway::count::Counts;
 use sluice_io::source::block_size::Known;
 use sluice_io::source::remote::{RemoteSpec, Resend};
 use sluice_io::source::{BlockSize, DiskSet, FormatCheck, Located, SourceError, SourceSpec};
@@ -20,7 +21,7 @@ use super::kinds::{Job, Kind, Resource, ResourceKey, caught};
 use super::objects::{differing_keys, stays};
 use super::tolerance::Tolerance;
 use super::{Absence, Guard, RemovedVolume, Server, ServerError, translate};
-use crate::node::Export;
+use crate::node::{Export, Gateway};
 
 /// A volume that must be opened.
 #[derive(Clone)]
@@ -38,6 +39,8 @@ pub(super) struct Opening {
     growth: Option<Arc<Growth>>,
     /// The server that its device is.
     node: Option<Node>,
+    /// What this host's VMs are served elsewhere.
+    counts: Option<Arc<Counts>>,
 }
 
 /// An open volume.
@@ -159,7 +162,8 @@ impl Opening {
         let block_size = guard.block_size(&name, volume, known);
         let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
         let (volume, growth, node) = (Arc::clone(volume), None, None);
-        Opening { name, volume, replaces, is_forced, format, block_size, growth, node }
+        let counts = server.gateways.counts.clone();
+        Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts }
     }
 
     /// Returns the volumes that are only located: they stay out of service because they share a file.
@@ -172,7 +176,7 @@ impl Opening {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
             let volume = Arc::clone(volume);
             let (replaces, is_forced, growth, node) = (false, false, None, None);
-            Opening { name, volume, replaces, is_forced, format, block_size, growth, node }
+            Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts: None }
         };
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
@@ -191,12 +195,18 @@ impl Opening {
         let (Some(node), VolumeSource::Nbd(export)) = (&self.node, &self.volume.source) else {
             unreachable!("a volume on a server is an export of it")
         };
+        let vm = self.name.parts().0;
+        let gateway = node.gateway.as_ref().map(|stated| Gateway::new(vm, stated, self.counts.as_ref()));
         let spec = RemoteSpec {
             name: export.to_string(),
             read_only: self.volume.read_only,
             block_size: if let BlockSize::Stated(bytes) = self.block_size { Some(bytes) } else { None },
-            resend: if node.resends_all { Resend::All } else { Resend::Reads },
-            dial: Box::new(Export(export.clone())),
+            resend: match node {
+                Node { gateway: Some(_), .. } => Resend::Fenced,
+                Node { resends_all: true, .. } => Resend::All,
+                Node { .. } => Resend::Reads,
+            },
+            dial: Box::new(Export { export: export.clone(), gateway }),
         };
         let source = caught(&self.path(), || spec.connect())?;
         Ok(Opened { store: StoreSpec::Remote(Arc::new(source)), disks: DiskSet::default(), is_admitted: None })

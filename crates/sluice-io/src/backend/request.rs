@@ -1,6 +1,7 @@
 //! A request of a client, from its arrival at a frontend to its reply.
 
-use sluice_sched::gate::{Finished, RemoteService, Service};
+use sluice_sched::gate::{Finished, Service};
+use sluice_sched::tracker::Told;
 use sluice_sched::{Kind, Phase};
 
 use crate::backend::bridge::Bridged;
@@ -99,7 +100,7 @@ pub(crate) struct Occupied {
 #[derive(Debug)]
 pub(crate) struct Served {
     /// Its report of the service at other servers, until the first part is at the gate.
-    pub(crate) report: Option<Box<RemoteService>>,
+    pub(crate) report: Option<Box<Told>>,
     /// Phase in which the last part was dispatched.
     pub(crate) phase: Phase,
     /// Service of all parts, and what of it was given in the reservation phase.

@@ -2,7 +2,7 @@
 
 use crate::device::pool::PoolCommand;
 use crate::frontend;
-use crate::frontend::nbd::Arrived;
+use crate::frontend::nbd;
 use crate::store::file::jobs::BlockingResult;
 use crate::vhost_user::message::SessionMessage;
 
@@ -23,9 +23,9 @@ pub(crate) enum Command {
     RefuseZeroing(u32),
 }
 
-impl From<Box<Arrived>> for Command {
-    fn from(arrived: Box<Arrived>) -> Self {
-        Command::Frontend(frontend::Command::Nbd(arrived))
+impl From<nbd::Command> for Command {
+    fn from(command: nbd::Command) -> Self {
+        Command::Frontend(frontend::Command::Nbd(command))
     }
 }
 

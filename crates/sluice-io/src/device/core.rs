@@ -146,6 +146,7 @@ impl Core {
         }
         let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
+        let heard = io.served.report.take().map(|told| vm.gateway.heard.hear(now, &told));
         self.base.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
         let address = self.backend.store.stores().address(volume.store, io.volume, io.offset + u64::from(io.done));
         let arrival = Arrival {
@@ -156,12 +157,15 @@ impl Core {
             offset: address,
             length: io.part,
             token: id.index(),
-            remote: io.served.report.take().map(|report| *report),
+            remote: heard.map(|(remote, _)| remote),
         };
         self.arrivals += 1;
         self.last_volume = Some(io.volume);
         if volume.leaving || self.base.gate.insert(now, &arrival).is_err() {
-            self.fail(id, libc::ESHUTDOWN);
+            return self.fail(id, libc::ESHUTDOWN);
+        }
+        if let Some((_, heard)) = heard {
+            vm.gateway.heard = heard;
         }
     }
 

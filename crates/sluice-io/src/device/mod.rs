@@ -21,6 +21,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::device::disk::Disk;
+use crate::frontend::nbd;
 use crate::pace::VmPaces;
 use crate::reactor::handle::{EDIT_MAX, Thread, spawn};
 use crate::reactor::mailbox::Mailbox;
@@ -128,7 +129,17 @@ pub struct NbdHandle {
 impl NbdHandle {
     /// Attaches a client. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
-        let _ = self.mailbox.send(Message::Command(Box::new(arrived).into()));
+        let _ = self.mailbox.send(Message::Command(nbd::Command::Connect(Box::new(arrived)).into()));
+    }
+
+    /// Ends the sessions of a VM's gateways that began to serve it before this; of all of them if there is no such time.
+    pub(crate) fn end_gateways(&self, vm: &str, before: Option<u64>) {
+        let end = nbd::Command::EndGateways { vm: vm.to_owned(), before };
+        let _ = self.mailbox.send(Message::Command(end.into()));
+    }
+
+    pub(crate) fn is_same(&self, other: &NbdHandle) -> bool {
+        self.mailbox.is_same(&other.mailbox)
     }
 
     /// Waits until a client of a VM may be attached. A VM whose clients connect all the time waits here.

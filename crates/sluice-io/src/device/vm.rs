@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use sluice_sched::gate::GateStats;
+use sluice_sched::tracker::Heard;
 use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::occupancy::Outstanding;
 use crate::cpu::{HasCpu, VmCpu};
 use crate::memory_budget::MemoryShare;
+use crate::nbd::gateway::Known;
 use crate::reactor::spec::Window;
 use crate::slab::{ClientRef, VolumeKey};
 
@@ -34,8 +36,32 @@ pub(crate) struct Vm {
     pub(crate) protocol_errors: u64,
     pub(crate) refused: u64,
     pub(crate) cpu: VmCpu,
+    pub(crate) gateway: Gateway,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+/// The gateway of a VM, and what has been heard from it.
+#[derive(Debug, Default)]
+pub(crate) struct Gateway {
+    /// Since when it serves the VM: its epoch.
+    since: u64,
+    /// What it has told with requests that the gate has taken.
+    pub(crate) heard: Heard,
+}
+
+impl Gateway {
+    /// Whether a gateway is the one of the VM, or a newer one.
+    pub(crate) fn takes(&self, known: &Known) -> bool {
+        known.epoch >= self.since
+    }
+
+    /// Notes that a gateway of this epoch serves the VM. What another one has told has no meaning for it.
+    pub(crate) fn begin(&mut self, epoch: u64) {
+        if epoch > self.since {
+            *self = Gateway { since: epoch, heard: Heard::default() };
+        }
+    }
 }
 
 impl HasCpu for Vm {
@@ -65,6 +91,7 @@ impl Vm {
             protocol_errors: 0,
             refused: 0,
             cpu: VmCpu::default(),
+            gateway: Gateway::default(),
             copied_stats: None,
         }
     }

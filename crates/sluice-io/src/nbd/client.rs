@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 
+use super::gateway::proof::{Key, Side, nonce};
+use super::gateway::{Challenge, Hello, Known, OPTION_HELLO, OPTION_PROOF, REPLY_CHALLENGE, REPLY_CONFIRMED};
 use super::handshake::{OPTION_LEN_MAX, OptionReplyHeader, parse_greeting};
 use super::wire::{BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at};
 
@@ -27,6 +29,12 @@ pub enum HandshakeError {
         /// The server's message, may be empty.
         message: String,
     },
+    /// The server is another node than the one that is meant.
+    #[error("The server is node {found:?}: state its name as node of the gateway, or another address")]
+    OtherNode {
+        /// What it says it is.
+        found: String,
+    },
     /// The server violated the protocol.
     #[error("The NBD server violated the protocol: {what}")]
     Protocol {
@@ -35,13 +43,28 @@ pub enum HandshakeError {
     },
 }
 
+/// What a gateway states of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Gateway<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Name of the node that is to answer.
+    pub node: &'a str,
+    pub key: &'a Key,
+    /// Since when it serves the VM; 0 tries the key alone. See [`Hello::epoch`].
+    pub epoch: u64,
+    pub vm: &'a str,
+}
+
 /// Optional parts of the protocol that a client requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
     /// Structured replies. A server that does not support them is used without.
     pub structured_replies: bool,
     /// The context `base:allocation`. Needs structured replies.
     pub base_allocation: bool,
+    /// The server is a node of ours, and gets to know this gateway. It must, then. Excludes structured replies.
+    pub gateway: Option<Gateway<'a>>,
 }
 
 /// Options and export properties that client and server have negotiated.
@@ -55,6 +78,7 @@ pub struct Session {
     pub structured_replies: bool,
     /// Number of the context `base:allocation`.
     pub base_allocation: Option<u32>,
+    pub gateway: Option<Known>,
 }
 
 impl Session {
@@ -69,11 +93,15 @@ impl Session {
 ///
 /// # Errors
 /// The server refuses the export, breaks the protocol, or the connection fails.
-pub fn run<S: Read + Write>(stream: &mut S, export: &str, options: Wanted) -> Result<Session, HandshakeError> {
+pub fn run<S: Read + Write>(stream: &mut S, export: &str, options: Wanted<'_>) -> Result<Session, HandshakeError> {
     let mut session = Session::default();
     greet(stream)?;
     if options.structured_replies {
         session.structured_replies = offered(ask(stream, option::STRUCTURED_REPLY, &[], |_, _| Ok(())))?;
+    }
+    if let Some(gateway) = &options.gateway {
+        let known = introduce(stream, export, gateway)?;
+        session.gateway = (gateway.epoch > 0).then_some(known);
     }
     let name = [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat();
     if options.base_allocation && session.structured_replies {
@@ -92,6 +120,34 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<(), HandshakeError> {
     }
     let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     stream.write_all(&u32::from(answer).to_be_bytes()).map_err(HandshakeError::Io)
+}
+
+/// Makes a gateway known to a node, and makes sure that it is the one that is meant.
+fn introduce<S: Read + Write>(stream: &mut S, export: &str, gateway: &Gateway<'_>) -> Result<Known, HandshakeError> {
+    let Gateway { name, node, key, epoch, vm } = *gateway;
+    let nonce = nonce().map_err(HandshakeError::Io)?;
+    let (gateway, export) = (name.to_owned(), export.to_owned());
+    let hello = Hello { gateway, epoch, nonce, export, vms: vec![vm.to_owned()] };
+    let mut challenge = None;
+    ask(stream, OPTION_HELLO, &hello.encode(), |kind, payload| {
+        let read = (kind == REPLY_CHALLENGE).then(|| Challenge::parse(payload).ok()).flatten();
+        challenge = Some(read.ok_or(broken("its challenge is of another version"))?);
+        Ok(())
+    })?;
+    let challenge = challenge.ok_or(broken("the challenge is missing"))?;
+    if challenge.node != node {
+        return Err(HandshakeError::OtherNode { found: challenge.node });
+    }
+    let mut is_proven = false;
+    ask(stream, OPTION_PROOF, &key.prove(Side::Client, &hello, &challenge), |kind, payload| {
+        is_proven |= kind == REPLY_CONFIRMED && key.verifies(payload, Side::Server, &hello, &challenge);
+        Ok(())
+    })?;
+    if !is_proven {
+        return Err(broken("it does not have the gateway's key"));
+    }
+    let Challenge { node, device, start, .. } = challenge;
+    Ok(Known { gateway: hello.gateway, epoch, vm: (vm.to_owned(), 0), server: (node, device), start })
 }
 
 /// Returns `None` if the server supports the option but not the context.

@@ -20,6 +20,8 @@
 use std::io;
 
 use super::export::{Export, transmission_flags};
+use super::gateway::proof::Side;
+use super::gateway::{Door, Hello, Known, OPTION_HELLO, OPTION_PROOF, REPLY_CHALLENGE, REPLY_CONFIRMED};
 use super::options::{InfoRequest, MetaRequest, OptionError, export_name};
 use super::wire::{
     BASE_ALLOCATION, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake_flag, info, option, option_reply, u16_at,
@@ -47,6 +49,24 @@ pub trait Exports {
 
     /// Returns the export of that name, which is never empty. Its volume must pass [`VolumeInfo::validate`].
     fn find(&self, name: &str) -> Option<Export>;
+
+    /// Answers a gateway that asks for the export of the last call of [`Exports::find`].
+    ///
+    /// # Errors
+    /// Why it may not come, for it; `None` if this server has no gateways.
+    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+        let _ = hello;
+        Err(None)
+    }
+
+    /// Notes that this gateway has proven its key.
+    ///
+    /// # Errors
+    /// Why it may not come, for it.
+    fn admit(&self, hello: &Hello) -> Result<(), String> {
+        let _ = hello;
+        Ok(())
+    }
 }
 
 /// An entry of the list of exports.
@@ -69,6 +89,8 @@ pub struct Negotiated {
     pub base_allocation: Option<u32>,
     /// Whether the client requested the block sizes, and thereby promised to respect them.
     pub block_size_requested: bool,
+    /// The gateway, if the client is one. Then there are no structured replies.
+    pub gateway: Option<Known>,
 }
 
 /// Why a connection ends before transmission.
@@ -132,6 +154,16 @@ pub struct OptionHeader {
     pub len_bytes: u32,
 }
 
+/// How far a gateway has come.
+#[derive(Debug)]
+enum Gateway {
+    No,
+    /// It knows the challenge.
+    Asked(Box<(Hello, Door)>),
+    /// It may choose the export of that name.
+    Known(Box<Known>, String),
+}
+
 /// A handshake.
 #[derive(Debug)]
 pub struct Handshake<'a, E: ?Sized> {
@@ -141,6 +173,7 @@ pub struct Handshake<'a, E: ?Sized> {
     structured_replies: bool,
     /// The export for which `base:allocation` is selected.
     context_of: Option<String>,
+    gateway: Gateway,
     options: u32,
 }
 
@@ -153,6 +186,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             no_zeroes: false,
             structured_replies: false,
             context_of: None,
+            gateway: Gateway::No,
             options: 0,
         }
     }
@@ -219,6 +253,8 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             option::LIST => self.list(payload, out),
             option::STRUCTURED_REPLY => self.structured_reply(payload, out),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(code, payload, out),
+            OPTION_HELLO => self.hello(payload, out),
+            OPTION_PROOF => self.proof(payload, out),
             _ => refuse(out, code, option_reply::ERR_UNSUP, "This server does not offer that option"),
         }
         Ok(None)
@@ -226,7 +262,8 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
 
     fn export_name(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<Negotiated, NegotiateError> {
         let name = export_name(payload).map_err(NegotiateError::BadExportName)?;
-        let export = self.resolve(name).ok_or_else(|| NegotiateError::UnknownExport { name: name.to_owned() })?;
+        let export = self.resolve(name).filter(|export| self.may_choose(export));
+        let export = export.ok_or_else(|| NegotiateError::UnknownExport { name: name.to_owned() })?;
         out.extend_from_slice(&export.info.size_bytes.to_be_bytes());
         out.extend_from_slice(&transmission_flags(&export.info, self.structured_replies).to_be_bytes());
         if !self.no_zeroes {
@@ -251,6 +288,9 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         if !payload.is_empty() {
             return refuse(out, code, option_reply::ERR_INVALID, "The option takes no payload");
         }
+        if !matches!(self.gateway, Gateway::No) {
+            return refuse(out, code, option_reply::ERR_INVALID, "A gateway gets simple replies");
+        }
         self.structured_replies = true;
         reply(out, code, option_reply::ACK, &[]);
     }
@@ -268,9 +308,75 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             refuse(out, code, option_reply::ERR_UNKNOWN, "There is no such export");
             return None;
         };
+        if !self.may_choose(&export) {
+            refuse(out, code, option_reply::ERR_INVALID, "A gateway proves its key for the export that it chooses");
+            return None;
+        }
         self.describe(&export, &request, code, out);
         reply(out, code, option_reply::ACK, &[]);
         Some(self.negotiated(export, request.block_size))
+    }
+
+    fn hello(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        self.gateway = Gateway::No;
+        if self.structured_replies {
+            return refuse(out, OPTION_HELLO, option_reply::ERR_INVALID, "A gateway gets simple replies");
+        }
+        let hello = match Hello::parse(payload) {
+            Ok(hello) => hello,
+            Err(error) => return refuse_payload(out, OPTION_HELLO, error),
+        };
+        if self.resolve(&hello.export).is_none() {
+            return refuse(out, OPTION_HELLO, option_reply::ERR_UNKNOWN, "There is no such export");
+        }
+        match self.exports.challenge(&hello) {
+            Ok(door) => {
+                reply(out, OPTION_HELLO, REPLY_CHALLENGE, &[&door.challenge.encode()]);
+                reply(out, OPTION_HELLO, option_reply::ACK, &[]);
+                self.gateway = Gateway::Asked(Box::new((hello, door)));
+            }
+            Err(Some(why)) => refuse(out, OPTION_HELLO, option_reply::ERR_POLICY, &why),
+            Err(None) => refuse(out, OPTION_HELLO, option_reply::ERR_UNSUP, "This server has no gateways"),
+        }
+    }
+
+    fn proof(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        // A challenge is used once.
+        let Gateway::Asked(asked) = std::mem::replace(&mut self.gateway, Gateway::No) else {
+            return refuse(out, OPTION_PROOF, option_reply::ERR_INVALID, "A proof follows a challenge");
+        };
+        let (hello, Door { key, challenge, vm }) = *asked;
+        if !key.verifies(payload, Side::Client, &hello, &challenge) {
+            let message = "The proof is wrong: both sides need the same key, and the gateway the name of this node";
+            return refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, message);
+        }
+        // The device thread gets the export of this name.
+        let export = self.resolve(&hello.export).map(|export| export.name);
+        let number = hello.vms.iter().position(|listed| *listed == vm).map(|at| at as u16);
+        let (Some(export), Some(number)) = (export, number) else {
+            return refuse(out, OPTION_PROOF, option_reply::ERR_UNKNOWN, "There is no such export any more");
+        };
+        let is_trial = hello.epoch == 0;
+        if !is_trial && let Err(why) = self.exports.admit(&hello) {
+            return refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, &why);
+        }
+        reply(out, OPTION_PROOF, REPLY_CONFIRMED, &[&key.prove(Side::Server, &hello, &challenge)]);
+        reply(out, OPTION_PROOF, option_reply::ACK, &[]);
+        let Hello { gateway, epoch, .. } = hello;
+        let server = (challenge.node, challenge.device);
+        let known = Known { gateway, epoch, vm: (vm, number), server, start: challenge.start };
+        if !is_trial {
+            self.gateway = Gateway::Known(Box::new(known), export);
+        }
+    }
+
+    /// Whether the client may choose an export: a gateway only the one for which it has proven its key.
+    fn may_choose(&self, export: &Export) -> bool {
+        match &self.gateway {
+            Gateway::No => true,
+            Gateway::Asked(_) => false,
+            Gateway::Known(_, name) => *name == export.name,
+        }
     }
 
     fn describe(&self, export: &Export, request: &InfoRequest<'_>, code: u32, out: &mut Vec<u8>) {
@@ -339,6 +445,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             structured_replies: self.structured_replies,
             base_allocation: selected.then_some(BASE_ALLOCATION_ID),
             block_size_requested,
+            gateway: if let Gateway::Known(known, _) = &self.gateway { Some((**known).clone()) } else { None },
         }
     }
 }

@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::export::Export;
+use super::gateway::sessions::Sessions;
+use super::gateway::{Door, Hello, StartId};
 use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
 use super::negotiate::negotiate;
 use super::unfinished::{Begun, Unfinished};
@@ -53,6 +55,10 @@ pub struct Entry {
     pub generation: VolumeGeneration,
     /// The volume's device thread.
     pub device: NbdHandle,
+    /// Name of the device.
+    pub device_name: String,
+    /// Tells gateways whether confirmed writes may have been lost.
+    pub start: StartId,
 }
 
 /// The exports of one endpoint. They can be replaced while it listens.
@@ -78,13 +84,19 @@ impl Catalogue {
 struct Offer {
     entries: Arc<[Entry]>,
     catalogue: Catalogue,
+    sessions: Arc<Sessions>,
     /// The entry of the client's last query, which is the one that it chooses.
     last_found: Mutex<Option<Entry>>,
 }
 
 impl Offer {
-    fn of(catalogue: &Catalogue) -> Offer {
-        Offer { entries: Arc::clone(&catalogue.entries()), catalogue: catalogue.clone(), last_found: Mutex::default() }
+    fn of(catalogue: &Catalogue, sessions: &Arc<Sessions>) -> Offer {
+        let (entries, sessions) = (Arc::clone(&catalogue.entries()), Arc::clone(sessions));
+        Offer { entries, catalogue: catalogue.clone(), sessions, last_found: Mutex::default() }
+    }
+
+    fn last_found(&self) -> MutexGuard<'_, Option<Entry>> {
+        self.last_found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the entry that the client has chosen, as it was offered.
@@ -105,8 +117,20 @@ impl Exports for Offer {
         let is_it = |entry: &&Entry| entry.export.name == name && entry.generation == offered.generation;
         let now = self.catalogue.entries().iter().find(is_it).unwrap_or(offered).clone();
         let export = now.export.clone();
-        *self.last_found.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.last_found() = Some(now);
         Some(export)
+    }
+
+    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+        let found = self.last_found();
+        let Entry { vm, device_name, start, .. } = found.as_ref().ok_or(None)?;
+        self.sessions.challenge(hello, vm, device_name, *start)
+    }
+
+    fn admit(&self, hello: &Hello) -> Result<(), String> {
+        let found = self.last_found();
+        let Entry { vm, device, .. } = found.as_ref().ok_or("there is no such export any more")?;
+        self.sessions.admit(hello, vm, device)
     }
 }
 
@@ -122,17 +146,24 @@ pub struct NbdListener {
 
 impl NbdListener {
     /// Creates a listener whose clients wait in the socket's backlog until [`NbdListener::open`]; must be called within a tokio
-    /// runtime. `connections` limits the connections of the host.
+    /// runtime. `connections` limits the connections of the host,
+    /// and `sessions` knows its gateways.
     ///
     /// # Errors
     /// [`ListenError::Io`].
-    pub fn start(bound: Bound, catalogue: Catalogue, connections: &Arc<SharedLimit>) -> Result<Self, ListenError> {
+    pub fn start(
+        bound: Bound,
+        catalogue: Catalogue,
+        connections: &Arc<SharedLimit>,
+        sessions: Arc<Sessions>,
+    ) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint().clone();
         let (socket, file) = bound.into_tokio()?;
         let (quota, name) = (connections.quota(), endpoint.to_string());
         let service = Handshakes {
             endpoint: name.clone(),
             catalogue: catalogue.clone(),
+            sessions,
             unfinished: Unfinished::default(),
             paces: PeerPaces::default(),
             delayed: Arc::default(),
@@ -180,6 +211,7 @@ impl Drop for NbdListener {
 struct Handshakes {
     endpoint: String,
     catalogue: Catalogue,
+    sessions: Arc<Sessions>,
     unfinished: Unfinished,
     paces: PeerPaces,
     delayed: Arc<Delayed>,
@@ -210,13 +242,14 @@ impl Service for Handshakes {
     fn serve(&mut self, client: Accepted<Stream>) {
         let (peer, pace, begun) = (client.peer, self.paces.of(client.peer), Begun::default());
         let (catalogue, endpoint, delayed) = (self.catalogue.clone(), self.endpoint.clone(), Arc::clone(&self.delayed));
+        let sessions = Arc::clone(&self.sessions);
         let begins = begun.clone();
         let handshake = tokio::spawn(async move {
             if !waits_for_turn(&client.stream, &pace, &delayed, &endpoint).await {
                 return tracing::debug!(endpoint, "Client left before its handshake");
             }
             begins.set();
-            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue))).await {
+            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue, &sessions))).await {
                 Ok(Ok(Some((device, arrived)))) => {
                     begins.end();
                     device.waits_for_turn(&arrived.vm).await;
@@ -273,7 +306,7 @@ async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(NbdHand
     let (done, used) = metered(handshake(stream, &offer)).await;
     let (negotiated, socket) = done?;
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
-    Ok(chosen.map(|Entry { export, vm, volume, generation, device }| {
+    Ok(chosen.map(|Entry { export, vm, volume, generation, device, .. }| {
         let (permit, handshake, offered) = (Box::new(permit), cpu + used, export.info);
         (device, Arrived { vm, volume, generation, socket, negotiated, offered, peer, permit, handshake })
     }))
@@ -332,7 +365,7 @@ mod tests {
         let connections = Arc::<SharedLimit>::default();
         connections.set_max(4);
         let bound = Bound::bind(endpoint, None).unwrap();
-        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections, Arc::default()).unwrap();
         listener.open();
         let (mut first, mut others) = (greeted(&path).await, Vec::new());
         for _ in 0..3 {
@@ -356,7 +389,7 @@ mod tests {
         let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
         let connections = Arc::<SharedLimit>::default();
         let bound = Bound::bind(endpoint, None).unwrap();
-        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections, Arc::default()).unwrap();
         let mut early = UnixStream::connect(&path).await.unwrap();
         // Lets an accept loop run that does not wait.
         for _ in 0..100 {
@@ -375,7 +408,7 @@ mod tests {
         let connections = Arc::<SharedLimit>::default();
         connections.set_max(8);
         let bound = Bound::bind(endpoint, None).unwrap();
-        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections, Arc::default()).unwrap();
         listener.open();
         let mut client = greeted(&path).await;
         drop(listener);
@@ -401,7 +434,7 @@ mod tests {
             let connections = Arc::<SharedLimit>::default();
             connections.set_max(1024);
             let Ok(bound) = Bound::bind(Endpoint::Tcp(address), None) else { continue };
-            break (NbdListener::start(bound, Catalogue::default(), &connections).unwrap(), address);
+            break (NbdListener::start(bound, Catalogue::default(), &connections, Arc::default()).unwrap(), address);
         };
         listener.open();
         for _ in 0..256 {

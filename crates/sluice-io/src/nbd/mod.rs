@@ -9,6 +9,7 @@
 //! | [`export`] | a volume under its name; transmission flags | none |
 //! | [`options`] | parsing of option payloads during the handshake | none |
 //! | [`handshake`] | the server's half of the handshake as a state machine | none |
+//! | [`gateway`] | what a gateway and a storage node tell each other beyond the protocol | none |
 //! | [`client`] | the client's half of the handshake | yes |
 //! | [`negotiate`] | the same, run over an async or a blocking stream | yes |
 //! | [`transmission`] | whether a request is allowed, and what to reply if not | none |
@@ -25,6 +26,7 @@
 
 pub mod client;
 pub mod export;
+pub mod gateway;
 pub mod handshake;
 pub mod listener;
 pub mod negotiate;

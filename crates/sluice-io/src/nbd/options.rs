@@ -4,7 +4,7 @@
 //! the remaining length before it is used. An error is an [`OptionError`], which the server answers with an error reply
 //! instead of closing the connection.
 
-use super::wire::{BASE_ALLOCATION, STRING_LEN_MAX, info, u16_at, u32_at};
+use super::wire::{BASE_ALLOCATION, STRING_LEN_MAX, info, u16_at, u32_at, u64_at};
 
 /// The namespace of [`BASE_ALLOCATION`]; as a query it requests all contexts in it.
 const BASE_WILDCARD: &[u8] = b"base:";
@@ -24,6 +24,9 @@ pub enum OptionError {
     /// A name is not UTF-8.
     #[error("The export name is not valid UTF-8")]
     NotUtf8,
+    /// A message of a gateway is of another version.
+    #[error("The option is of another version of the program: both sides need the same")]
+    OtherVersion,
 }
 
 /// Payload of `INFO` and `GO`.
@@ -106,22 +109,32 @@ pub fn export_name(payload: &[u8]) -> Result<&str, OptionError> {
     str::from_utf8(payload).map_err(|_| OptionError::NotUtf8)
 }
 
+/// Appends a string with its length.
+pub(super) fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
 /// The bytes that have not been parsed yet.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, len_bytes: usize) -> Result<&'a [u8], OptionError> {
+    pub(super) fn take(&mut self, len_bytes: usize) -> Result<&'a [u8], OptionError> {
         let (head, rest) = self.0.split_at_checked(len_bytes).ok_or(OptionError::Truncated)?;
         self.0 = rest;
         Ok(head)
     }
 
-    fn u16(&mut self) -> Result<u16, OptionError> {
+    pub(super) fn u16(&mut self) -> Result<u16, OptionError> {
         Ok(u16_at(self.take(2)?, 0))
     }
 
     fn u32(&mut self) -> Result<u32, OptionError> {
         Ok(u32_at(self.take(4)?, 0))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, OptionError> {
+        Ok(u64_at(self.take(8)?, 0))
     }
 
     fn string(&mut self) -> Result<&'a [u8], OptionError> {
@@ -130,11 +143,11 @@ impl<'a> Fields<'a> {
         if len_bytes > STRING_LEN_MAX { Err(OptionError::StringTooLong) } else { Ok(bytes) }
     }
 
-    fn name(&mut self) -> Result<&'a str, OptionError> {
+    pub(super) fn name(&mut self) -> Result<&'a str, OptionError> {
         str::from_utf8(self.string()?).map_err(|_| OptionError::NotUtf8)
     }
 
-    fn end(self) -> Result<(), OptionError> {
+    pub(super) fn end(self) -> Result<(), OptionError> {
         if self.0.is_empty() { Ok(()) } else { Err(OptionError::TrailingBytes) }
     }
 }

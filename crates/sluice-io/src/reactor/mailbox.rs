@@ -74,6 +74,11 @@ impl<A: Actor> Inbox<A> {
 }
 
 impl<A: Actor> Mailbox<A> {
+    /// Whether both are of the same thread.
+    pub(crate) fn is_same(&self, other: &Mailbox<A>) -> bool {
+        Arc::ptr_eq(&self.wakeup, &other.wakeup)
+    }
+
     /// Sends a message and wakes the thread.
     pub(crate) fn send(&self, message: Message<A>) -> Result<(), Closed> {
         self.sender.send(message).map_err(|_| Closed)?;

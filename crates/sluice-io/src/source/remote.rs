@@ -18,6 +18,8 @@ use super::faults::Failures;
 use super::loss::Mark;
 use super::opened::Source;
 use crate::nbd::client::Session;
+use crate::nbd::gateway::StartId;
+use crate::nbd::gateway::count::{Counted, VmCount};
 use crate::nbd::wire::{PAYLOAD_LEN_ASSUMED, transmission_flag};
 use crate::volume::BLOCK_MINIMUM_MAX;
 
@@ -28,9 +30,14 @@ pub enum Resend {
     /// All fail if the server is away for too long.
     #[default]
     Reads,
+    /// All are sent again, because the server ends the earlier session first. All fail if it is away for too long.
+    Fenced,
     /// All are sent again, however long it takes.
     All,
 }
+
+/// A connection, and by what the server says that it has lost nothing.
+pub(crate) type Reached = (OwnedFd, Option<StartId>);
 
 /// How an export is reached. A helper thread calls it, and it may take seconds.
 pub trait Dial: Send + Sync {
@@ -39,6 +46,11 @@ pub trait Dial: Send + Sync {
     /// # Errors
     /// Why not, for people.
     fn dial(&self) -> Result<(OwnedFd, Session), String>;
+
+    /// The counter of its VM over all servers, if the servers are told of it.
+    fn count(&self) -> Option<Arc<VmCount>> {
+        None
+    }
 }
 
 /// An export, as the control plane states it.
@@ -60,6 +72,10 @@ pub struct Remote {
     /// The connection until a device thread takes it.
     first: Mutex<Option<OwnedFd>>,
     unforced: Unforced,
+    /// The counter of its VM, and the number of its server there, if the server is told what others serve.
+    counted: Option<(Arc<VmCount>, u32)>,
+    /// By what the server says that it has lost nothing, since its device thread last looked.
+    start: Mutex<Option<StartId>>,
 }
 
 /// Changes that the server has confirmed, and how many of them a flush has made durable. Its device thread counts them; they stay with the
@@ -138,23 +154,28 @@ impl RemoteSpec {
             failures: Arc::new(Failures::default()),
             claims: Claims::default(),
         };
+        let counted = session.gateway.as_ref().zip(dial.count());
+        let counted = counted.map(|(known, count)| (Arc::clone(&count), count.number(&known.server)));
+        let start = Mutex::new(session.gateway.as_ref().map(|known| known.start));
         let (first, unforced) = (Mutex::new(Some(socket)), Unforced::default());
-        Ok(Source { facts, kind: Remote { session, resend, dial, first, unforced } })
+        Ok(Source { facts, kind: Remote { session, resend, dial, first, unforced, counted, start } })
     }
 }
 
 impl Remote {
-    /// Connects again.
+    /// Connects again. Returns by what the server says that it has lost nothing, if it does.
     ///
     /// # Errors
     /// Why not, for people: also if the export has become another one.
-    pub(crate) fn connect_again(&self) -> Result<OwnedFd, String> {
+    pub(crate) fn connect_again(&self) -> Result<Reached, String> {
         let (socket, now) = self.dial.dial()?;
         let before = &self.session;
         // It may have grown: what the guest has of it is the same.
-        let is_same = now.size_bytes >= before.size_bytes && now.flags == before.flags;
+        let server = |session: &Session| session.gateway.as_ref().map(|known| known.server.clone());
+        let is_same =
+            now.size_bytes >= before.size_bytes && now.flags == before.flags && server(&now) == server(before);
         match is_same && now.block_sizes == before.block_sizes {
-            true => Ok(socket),
+            true => Ok((socket, now.gateway.map(|known| known.start))),
             false => Err(format!("the export is another one: it was {before:?}, and is {now:?}")),
         }
     }
@@ -166,6 +187,18 @@ impl Remote {
 
     pub(crate) fn unforced(&self) -> &Unforced {
         &self.unforced
+    }
+
+    /// Takes what the server says of its start now. Returns whether it says that it has lost nothing since the last time.
+    pub(crate) fn loses_nothing(&self, now: Option<StartId>) -> bool {
+        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        now.is_some() && std::mem::replace(&mut *start, now) == now
+    }
+
+    /// Counts the requests of a connection; `None` if the server is not told of other servers.
+    pub(crate) fn counted(&self) -> Option<Counted> {
+        let start = *self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        self.counted.as_ref().map(|(count, server)| Counted::new(Arc::clone(count), *server, start))
     }
 
     pub(crate) fn resend(&self) -> Resend {

@@ -6,6 +6,7 @@ use crate::backend::volume::Volume;
 use crate::device::core::Core;
 #[cfg(test)]
 use crate::device::order::{self, Step};
+use crate::device::vm::Vm;
 use crate::device::work::Ends;
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
@@ -28,6 +29,10 @@ impl Core {
 
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
         self.base.vms[vm].volumes_by_name.get(name).copied()
+    }
+
+    pub(crate) fn vm_of(&self, volume: VolumeKey) -> &Vm {
+        &self.base.vms[self.backend.volumes[volume].vm]
     }
 
     /// Returns the names of the VM and the volume.

@@ -56,8 +56,13 @@ fn a_vm_gets_no_more_cpu_time_than_its_limit_and_continues_when_it_ends() {
 fn attach(device: &Device, handshake: Duration) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (export, offered) = ("vm/disk".to_owned(), info(SIZE));
-    let negotiated =
-        Negotiated { export, structured_replies: false, base_allocation: None, block_size_requested: false };
+    let negotiated = Negotiated {
+        export,
+        structured_replies: false,
+        base_allocation: None,
+        block_size_requested: false,
+        gateway: None,
+    };
     device.nbd().attach(Arrived {
         vm: "vm".to_owned(),
         volume: "disk".to_owned(),

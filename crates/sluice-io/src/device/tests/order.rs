@@ -55,6 +55,7 @@ impl Lab {
             structured_replies: true,
             base_allocation: None,
             block_size_requested: false,
+            gateway: None,
         };
         let arrived = Arrived {
             vm: "vm".to_owned(),
@@ -67,7 +68,7 @@ impl Lab {
             permit: Box::new(()),
             handshake: Duration::ZERO,
         };
-        self.tell(Message::Command(Box::new(arrived).into()));
+        self.tell(Message::Command(crate::frontend::nbd::Command::Connect(Box::new(arrived)).into()));
         // It is served at the end of an iteration.
         (0..2).for_each(|_| drop(self.iterate()));
         ours

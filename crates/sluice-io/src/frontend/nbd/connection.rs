@@ -8,7 +8,9 @@ use crate::backend::request::RequestList;
 use crate::frontend::nbd::Arrived;
 use crate::frontend::nbd::rx::Rx;
 use crate::frontend::nbd::tx::Tx;
+use crate::nbd::gateway::record::RequestRecord;
 use crate::nbd::handshake::Negotiated;
+use crate::nbd::wire::RequestHeader;
 use crate::slab::VolumeKey;
 
 /// Why requests are not read from a client.
@@ -92,6 +94,11 @@ impl Connection {
         if self.life == Life::Closed && before != Life::Closed {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
+    }
+
+    /// Length of what precedes the data of a request.
+    pub(crate) fn header_len(&self) -> usize {
+        RequestHeader::LEN + self.negotiated.gateway.as_ref().map_or(0, |_| RequestRecord::LEN)
     }
 
     pub(crate) fn is_closed(&self) -> bool {

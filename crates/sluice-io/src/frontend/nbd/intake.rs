@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, types};
 use sluice_sched::Instant;
+use sluice_sched::tracker::Told;
 
 use crate::backend::request::{Body, Occupied, Opening, Question};
 use crate::backend::retry::is_put_off;
@@ -17,6 +18,7 @@ use crate::device::core::{Core, DataIn};
 use crate::frontend::nbd::connection::{For, Life};
 use crate::frontend::nbd::rx::{Expect, Receive};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
+use crate::nbd::gateway::record::RequestRecord;
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
 use crate::slab::{Id as _, IoId};
@@ -74,7 +76,7 @@ impl Nbd {
                 }
                 Expect::Header => {
                     let is_finishing = connection.life() == Life::Finishing;
-                    if is_finishing || connection.rx.unparsed().len() < RequestHeader::LEN {
+                    if is_finishing || connection.rx.unparsed().len() < connection.header_len() {
                         break;
                     }
                     let volume = connection.volume;
@@ -113,9 +115,16 @@ impl Nbd {
 
     fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
         let connection = &mut self.connections[id];
-        let bytes = connection.rx.unparsed().first_chunk().expect("the caller has looked at the length");
+        let (bytes, rest) = connection.rx.unparsed().split_first_chunk().expect("the caller has looked at the length");
         let header = RequestHeader::parse(bytes);
-        connection.rx.consume(RequestHeader::LEN);
+        let gateway = connection.negotiated.gateway.as_ref();
+        let record = gateway.and_then(|_| rest.first_chunk()).map(RequestRecord::parse);
+        let is_of_vm = gateway.zip(record).is_none_or(|(known, record)| known.vm.1 == record.vm);
+        connection.rx.consume(connection.header_len());
+        if !is_of_vm {
+            return self.broken(core, id, "a request is of another VM than its export");
+        }
+        let told = record.map(|record| Box::new(record.told));
         let header = match header {
             Ok(header) => header,
             Err(error) => return self.broken(core, id, &error.to_string()),
@@ -125,12 +134,12 @@ impl Nbd {
             Ok(Operation::Disconnect) => connection.step(Life::Finishing),
             Ok(operation) => {
                 budget.charge(operation.data_len().into());
-                self.take_operation(core, now, id, header.cookie, operation);
+                self.take_operation(core, now, id, (header.cookie, told), operation);
             }
             Err(refusal) if refusal.fatal => self.broken(core, id, refusal.message),
             Err(refusal) => {
                 budget.charge(refusal.payload_to_skip.into());
-                self.refuse(core, now, id, header.cookie, refusal);
+                self.refuse(core, now, id, (header.cookie, told), refusal);
             }
         }
     }
@@ -148,7 +157,14 @@ impl Nbd {
         self.disconnect(core, id);
     }
 
-    fn refuse(&mut self, core: &mut Core, now: Instant, id: ConnectionId, cookie: u64, refusal: Refusal) {
+    fn refuse(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        id: ConnectionId,
+        (cookie, told): (u64, Option<Box<Told>>),
+        refusal: Refusal,
+    ) {
         let errno = refusal.errno.to_wire() as i32;
         let client = self.client(id);
         let connection = &mut self.connections[id];
@@ -156,6 +172,7 @@ impl Nbd {
         let occupies = Occupied { window: length.into(), memory: 0 };
         let opening = Opening { client, cookie, volume: connection.volume, occupies };
         let (io, request) = core.open(&mut connection.requests, &opening);
+        request.served.report = told;
         (request.body, request.errno, request.length) = (Body::Refused, errno, length);
         core.count_refused(connection.volume, refusal.message);
         match length {
@@ -165,7 +182,14 @@ impl Nbd {
         }
     }
 
-    fn take_operation(&mut self, core: &mut Core, now: Instant, id: ConnectionId, cookie: u64, operation: Operation) {
+    fn take_operation(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        id: ConnectionId,
+        (cookie, told): (u64, Option<Box<Told>>),
+        operation: Operation,
+    ) {
         let client = self.client(id);
         let connection = &mut self.connections[id];
         let volume = connection.volume;
@@ -175,6 +199,7 @@ impl Nbd {
         let occupies = Occupied { window: held.into(), memory: buffered.into() };
         let opening = Opening { client, cookie, volume, occupies };
         let (io, request) = core.open(&mut connection.requests, &opening);
+        request.served.report = told;
         match operation {
             Operation::Read { offset, len } => request.ask(Body::Read, offset, len, false),
             Operation::Write { offset, len, fua } => request.ask(Body::Write, offset, len, fua),

@@ -56,6 +56,16 @@ pub struct Arrived {
     pub handshake: Duration,
 }
 
+/// A message of the control plane.
+pub(crate) enum Command {
+    Connect(Box<Arrived>),
+    /// Ends the sessions of a VM's gateways that began to serve it before this; of all of them if there is no such time.
+    EndGateways {
+        vm: String,
+        before: Option<u64>,
+    },
+}
+
 /// The NBD clients of a device thread.
 pub(crate) struct Nbd {
     number: FrontendNumber,
@@ -74,8 +84,7 @@ pub(crate) struct Nbd {
 }
 
 impl Frontend for Nbd {
-    /// A new client.
-    type Command = Box<Arrived>;
+    type Command = Command;
 
     fn new(number: FrontendNumber) -> Self {
         Nbd {
@@ -90,8 +99,11 @@ impl Frontend for Nbd {
         }
     }
 
-    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
-        self.connect(core, now, *arrived);
+    fn command(&mut self, core: &mut Core, now: Instant, command: Command) {
+        match command {
+            Command::Connect(arrived) => self.connect(core, now, *arrived),
+            Command::EndGateways { vm, before } => self.end_gateways(core, &vm, before),
+        }
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -199,6 +211,14 @@ impl Nbd {
         };
         core.charge_connection(now, volume, arrived.handshake);
         let vm = arrived.vm.clone();
+        if let Some(known) = &arrived.negotiated.gateway {
+            if !core.vm_of(volume).gateway.takes(known) {
+                tracing::info!(vm, gateway = known.gateway, "Client disconnected: a newer gateway serves its VM");
+                return;
+            }
+            self.end_gateways(core, &vm, Some(known.epoch));
+            self.end_sessions(core, |connection| connection.volume == volume);
+        }
         let Some(connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client rejected: too little memory is left");
             return;
@@ -211,6 +231,27 @@ impl Nbd {
         self.new.push(id);
         self.watch_for_hang_up(core, id);
         self.receive(core, id);
+    }
+
+    /// Ends the sessions of gateways that are meant. The client that comes in their place is served when the disk has ended their requests.
+    fn end_sessions(&mut self, core: &mut Core, is_meant: impl Fn(&Connection) -> bool) {
+        let of_gateway = |connection: &Connection| connection.negotiated.gateway.is_some() && is_meant(connection);
+        let meant = self.connections.iter().filter(|(_, connection)| of_gateway(connection));
+        let meant: Vec<ConnectionId> = meant.map(|(id, _)| id).collect();
+        meant.into_iter().for_each(|id| self.disconnect(core, id));
+    }
+
+    fn end_gateways(&mut self, core: &mut Core, vm: &str, before: Option<u64>) {
+        if let (Some(found), Some(epoch)) = (core.base.vms_by_name.get(vm), before) {
+            core.base.vms[*found].gateway.begin(epoch);
+        }
+        self.end_sessions(core, |connection| {
+            connection
+                .negotiated
+                .gateway
+                .as_ref()
+                .is_some_and(|known| known.vm.0 == vm && before.is_none_or(|before| known.epoch < before))
+        });
     }
 
     /// Disconnects a client. Its queued requests are dropped; those in flight end at the device.

@@ -8,13 +8,14 @@ use io_uring::{opcode, types};
 use sluice_sched::Instant;
 
 use crate::backend::disk::ZEROES_LEN;
-use crate::backend::request::{Body, IoRequest};
+use crate::backend::request::{Body, IoRequest, Served};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
 use crate::frontend::nbd::connection::Life;
 use crate::frontend::nbd::{ConnectionId, Nbd, SEND};
 use crate::limits::reserve;
+use crate::nbd::gateway::record::ReplyRecord;
 use crate::nbd::handshake::Negotiated;
 use crate::nbd::wire::{self, Errno, Extent, allocation};
 use crate::slab::{Id as _, IoId};
@@ -172,6 +173,13 @@ impl Nbd {
 
 /// Appends the header of a reply. Returns the length of the data that follows it.
 fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
+    if let Some(known) = &negotiated.gateway {
+        let result = if io.errno == 0 { Ok(()) } else { Err(Errno::from_os(io.errno)) };
+        let Served { phase, service, reserved, .. } = io.served;
+        out.extend_from_slice(&wire::simple_reply(io.origin.cookie, result));
+        out.extend_from_slice(&ReplyRecord { phase, service, reserved, start: known.start }.encode());
+        return if result.is_ok() && matches!(io.body, Body::Read) { io.length as usize } else { 0 };
+    }
     let cookie = io.origin.cookie;
     let is_structured = matches!(io.body, Body::Read | Body::Query(_) | Body::Answered | Body::Refused);
     let structured = negotiated.structured_replies && is_structured;

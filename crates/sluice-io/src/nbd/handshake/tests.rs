@@ -214,6 +214,7 @@ fn info_and_go_describe_the_export() {
         structured_replies: false,
         base_allocation: None,
         block_size_requested: false,
+        gateway: None,
     };
     assert_eq!(negotiated, wanted);
 }

@@ -146,6 +146,7 @@ async fn over_an_async_stream_in_tiny_pieces() {
         structured_replies: false,
         base_allocation: None,
         block_size_requested: true,
+        gateway: None,
     };
     assert_eq!(negotiated.expect("a good handshake"), wanted);
     assert_eq!(rest, b"next");

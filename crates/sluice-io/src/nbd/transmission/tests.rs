@@ -10,6 +10,7 @@ fn negotiated() -> Negotiated {
         structured_replies: true,
         base_allocation: Some(1),
         block_size_requested: true,
+        gateway: None,
     }
 }
 

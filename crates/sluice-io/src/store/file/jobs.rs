@@ -1,12 +1,11 @@
 //! Jobs of a device's helper threads: calls that may block and are not I/O of a VM.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::FileVolumeKey;
 use crate::slab::IoId;
-use crate::source::remote::Remote;
+use crate::source::remote::{Reached, Remote};
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 use crate::store::OpIndex;
 use crate::store::remote::RemoteKey;
@@ -66,7 +65,7 @@ pub(crate) enum BlockingResult {
     Dial {
         volume: RemoteKey,
         /// The connection, or why there is none.
-        result: Result<OwnedFd, String>,
+        result: Result<Reached, String>,
     },
 }
 

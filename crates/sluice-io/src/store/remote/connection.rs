@@ -8,11 +8,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{opcode, types};
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use sluice_sched::Instant;
+use sluice_sched::tracker::Told;
 
 use super::link::SILENCE_MAX;
 use super::{ConnectionKey, Place, RECEIVE, RemoteKey, RemoteStore, Running, SEND};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
+use crate::nbd::gateway::count::Counted;
+use crate::nbd::gateway::record::{ReplyRecord, RequestRecord};
 use crate::nbd::wire::{Command, RequestHeader, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, u32_at, u64_at};
 use crate::store::{Context, Memory, OpIndex, StoreEvent};
 
@@ -22,6 +25,8 @@ const BUFFER_LEN: usize = 128 << 10;
 const DIRECT_MIN: u32 = 16 << 10;
 /// Maximum number of segments in one send; the kernel takes 1024.
 const SEGMENTS_MAX: usize = 512;
+/// Length of what precedes the data of a request at most.
+const HEADER_MAX: usize = RequestHeader::LEN + RequestRecord::LEN;
 /// Maximum number of requests in one send.
 const REQUESTS_MAX: usize = 64;
 
@@ -32,6 +37,8 @@ pub(super) struct Connection {
     pub(super) began: Instant,
     outbox: Outbox,
     inbox: Inbox,
+    /// What its requests tell the server, if they do.
+    counted: Option<Counted>,
     /// Requests without a reply.
     outstanding: u32,
     /// When the last bytes came, or the first request was sent after a pause.
@@ -52,7 +59,7 @@ enum Life {
 
 /// What is being sent. The ring names its memory while `runs`.
 struct Outbox {
-    headers: Vec<[u8; RequestHeader::LEN]>,
+    headers: Vec<[u8; HEADER_MAX]>,
     segments: Vec<libc::iovec>,
     /// Segments that were sent.
     sent: usize,
@@ -77,7 +84,7 @@ struct Inbox {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, volume: RemoteKey, now: Instant) -> Self {
+    pub(super) fn new(socket: OwnedFd, volume: RemoteKey, counted: Option<Counted>, now: Instant) -> Self {
         let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
         // SAFETY: all zeroes are a message without name, segments and control data.
         let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
@@ -85,7 +92,8 @@ impl Connection {
         let outbox = Outbox { headers, segments, sent: 0, message, answered, first: 0, runs: false };
         let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
         let inbox = Inbox { buffer, start: 0, end: 0, data: None, runs: false, is_direct: false };
-        Connection { socket, volume, began: now, outbox, inbox, outstanding: 0, heard: now, life: Life::Open }
+        let (outstanding, life) = (0, Life::Open);
+        Connection { socket, volume, began: now, outbox, inbox, counted, outstanding, heard: now, life }
     }
 
     /// Shuts the socket down, so that the ring's operations on it end.
@@ -104,7 +112,9 @@ impl Connection {
     pub(super) fn leave(&mut self) {
         if self.life == Life::Open && !self.outbox.runs {
             let bye = RequestHeader { flags: 0, command: Command::Disconnect.into(), cookie: 0, offset: 0, length: 0 };
-            let _ = send(&self.socket, &bye.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let told = self.counted.as_mut().map(|counted| counted.ask());
+            let (bye, length) = with_record(&bye, told);
+            let _ = send(&self.socket, &bye[..length], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
         self.life = Life::Left;
         self.shut();
@@ -198,9 +208,12 @@ impl RemoteStore {
             running.place = Place::Sent(key, cookie);
             running.covers = volume.source.kind().unforced().confirmed();
             let Running { flags, offset, length, command, .. } = *running;
-            headers.push(RequestHeader { flags, command: command.into(), cookie, offset, length }.encode());
+            let told = connection.counted.as_mut().map(|counted| counted.ask());
+            let header = RequestHeader { flags, command: command.into(), cookie, offset, length };
+            let (header, iov_len) = with_record(&header, told);
+            headers.push(header);
             let header = headers.last_mut().expect("it was pushed");
-            segments.push(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: RequestHeader::LEN });
+            segments.push(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
             match data {
                 Memory::None => {}
                 Memory::One(start) => {
@@ -335,7 +348,7 @@ impl RemoteStore {
     /// Takes what has arrived in the buffer.
     fn take_replies(&mut self, context: &mut Context<'_>, key: ConnectionKey) -> Result<(), &'static str> {
         loop {
-            let inbox = &mut self.connections[key].inbox;
+            let Connection { inbox, counted, .. } = &mut self.connections[key];
             let arrived = &inbox.buffer[inbox.start..inbox.end];
             if let Some(index) = inbox.data {
                 let running = self.running[index.0 as usize].as_mut().expect("its data have not all come");
@@ -349,18 +362,26 @@ impl RemoteStore {
                 self.data_came(context, key, index, came as u32);
                 continue;
             }
-            if arrived.len() < SIMPLE_REPLY_LEN {
-                return Ok(());
-            }
-            if u32_at(arrived, 0) != SIMPLE_REPLY_MAGIC {
+            let Some((head, rest)) = arrived.split_first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(()) };
+            if u32_at(head, 0) != SIMPLE_REPLY_MAGIC {
                 return Err("the server sent something else than a reply");
             }
-            let (errno, cookie) = (u32_at(arrived, 4), u64_at(arrived, 8));
-            inbox.start += SIMPLE_REPLY_LEN;
+            let (errno, cookie) = (u32_at(head, 4), u64_at(head, 8));
+            let record = match (counted.is_some(), rest.first_chunk()) {
+                (true, None) => return Ok(()),
+                (true, Some(record)) => Some(ReplyRecord::parse(record)),
+                (false, _) => None,
+            };
+            inbox.start += SIMPLE_REPLY_LEN + record.map_or(0, |_| ReplyRecord::LEN);
             let index = OpIndex(cookie as u32);
             let running = self.running.get(index.0 as usize).and_then(Option::as_ref);
             let running = running.filter(|running| running.place == Place::Sent(key, cookie));
             let running = running.ok_or("the server answered a request that was not sent")?;
+            if let (Some(counted), Some(record)) = (counted, &record)
+                && !counted.answered(record)
+            {
+                return Err("the server says that it has been started again");
+            }
             if errno == 0 && running.command == Command::Read {
                 inbox.data = Some(index);
                 continue;
@@ -383,6 +404,15 @@ impl RemoteStore {
             }
         }
     }
+}
+
+/// A request's header with what follows it before its data, and their length.
+fn with_record(header: &RequestHeader, told: Option<Told>) -> ([u8; HEADER_MAX], usize) {
+    let mut bytes = [0; HEADER_MAX];
+    bytes[..RequestHeader::LEN].copy_from_slice(&header.encode());
+    let Some(told) = told else { return (bytes, RequestHeader::LEN) };
+    bytes[RequestHeader::LEN..].copy_from_slice(&RequestRecord { vm: 0, told }.encode());
+    (bytes, HEADER_MAX)
 }
 
 /// The Linux errno of an error of the protocol: most have the same number.

@@ -13,7 +13,7 @@ use super::{ConnectionKey, Place, RemoteKey, RemoteStore, Running};
 use crate::backend::ring::Ring;
 use crate::nbd::wire::{Command, command_flag};
 use crate::source::Loss;
-use crate::source::remote::Resend;
+use crate::source::remote::{Reached, Resend};
 use crate::store::file::jobs::BlockingJob;
 use crate::store::{Context, Done, OpIndex};
 
@@ -44,6 +44,8 @@ pub(super) struct Dials {
     next: Instant,
     /// The last volume that was tried.
     last: Option<RemoteKey>,
+    /// Why the last attempt failed that was logged.
+    why: String,
 }
 
 impl RemoteStore {
@@ -100,7 +102,7 @@ impl RemoteStore {
     pub(super) fn fails(&self, now: Instant, key: RemoteKey, command: Command) -> bool {
         let volume = &self.volumes[key];
         let is_lost = volume.source.loss() != Loss::None && command != Command::Read;
-        is_lost || volume.source.kind().resend() == Resend::Reads && volume.link.is_given_up(now)
+        is_lost || volume.source.kind().resend() != Resend::All && volume.link.is_given_up(now)
     }
 
     /// Sends what waits, or connects.
@@ -123,7 +125,8 @@ impl RemoteStore {
 
     /// Starts to use a connection.
     fn connected(&mut self, context: &mut Context<'_>, key: RemoteKey, socket: OwnedFd) {
-        let connection = self.connections.insert(Connection::new(socket, key, context.now));
+        let counted = self.volumes[key].source.kind().counted();
+        let connection = self.connections.insert(Connection::new(socket, key, counted, context.now));
         self.volumes[key].link = Link::Up(connection);
         self.receive(context, connection);
         self.send(context, connection);
@@ -155,7 +158,7 @@ impl RemoteStore {
         sent.sort_unstable_by_key(|(cookie, _)| *cookie);
         for (_, index) in sent.into_iter().rev() {
             match (self.running(index).command, resend) {
-                (Command::Read, _) | (_, Resend::All) => {
+                (Command::Read, _) | (_, Resend::Fenced | Resend::All) => {
                     self.running(index).place = Place::Waiting;
                     self.volumes[key].waiting.push_front(index);
                 }
@@ -167,7 +170,7 @@ impl RemoteStore {
     }
 
     /// Handles the end of an attempt to connect.
-    pub(crate) fn dialled(&mut self, context: &mut Context<'_>, key: RemoteKey, result: Result<OwnedFd, String>) {
+    pub(crate) fn dialled(&mut self, context: &mut Context<'_>, key: RemoteKey, result: Result<Reached, String>) {
         self.dials.runs = false;
         match (self.volumes.get_mut(key), result) {
             (None, _) => {}
@@ -175,13 +178,20 @@ impl RemoteStore {
                 self.dials.next = context.now + PAUSE;
                 let (vm, name) = (&volume.label.vm, &volume.label.volume);
                 let server = volume.source.name();
-                tracing::debug!(vm, volume = name, server, why, "Cannot connect to the server of a volume");
+                if self.dials.why != why {
+                    tracing::warn!(vm, volume = name, server, why, "Cannot connect to the server of a volume");
+                    self.dials.why = why;
+                }
             }
-            (Some(volume), Ok(socket)) => {
+            (Some(volume), Ok((socket, start))) => {
                 let (vm, name) = (&volume.label.vm, &volume.label.volume);
                 let server = volume.source.name();
                 tracing::info!(vm, volume = name, server, "Connected again to the server of a volume");
-                if volume.source.kind().unforced().is_any() && volume.source.kind().resend() == Resend::Reads {
+                self.dials.why.clear();
+                // What a server of ours says for itself: it was not started again since.
+                let loses_nothing = volume.source.kind().loses_nothing(start);
+                let may_lose = volume.source.kind().resend() != Resend::All && !loses_nothing;
+                if may_lose && volume.source.kind().unforced().is_any() {
                     volume.source.set_loss(Loss::OfServer);
                     tracing::error!(
                         vm,
@@ -218,7 +228,7 @@ impl RemoteStore {
         let silent = self.connections.iter().filter(|(_, connection)| connection.is_silent(context.now));
         let silent: Vec<ConnectionKey> = silent.map(|(key, _)| key).collect();
         silent.into_iter().for_each(|key| self.connections[key].break_off("it has not answered for 30 s"));
-        let given_up = self.volumes.iter().filter(|(_, volume)| volume.source.kind().resend() == Resend::Reads);
+        let given_up = self.volumes.iter().filter(|(_, volume)| volume.source.kind().resend() != Resend::All);
         let given_up = given_up.filter(|(_, volume)| volume.link.is_given_up(context.now));
         let given_up: Vec<RemoteKey> = given_up.map(|(key, _)| key).collect();
         given_up.into_iter().for_each(|key| self.end_waiting(key, |_| true));

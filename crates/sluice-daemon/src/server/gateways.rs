@@ -1,0 +1,163 @@
+//! This host as a gateway of storage nodes, and as a node of gateways.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sluice_config::{Host, NbdGateway};
+use sluice_io::nbd::gateway::count::Counts;
+use sluice_io::nbd::gateway::proof::{KEY_LEN_MAX, Key};
+use sluice_io::nbd::gateway::sessions::{Admitted, Holder, Keep, Sessions, Settings};
+use sluice_io::nbd::gateway::{ProcessId, StartId};
+
+use crate::failure::chain;
+use crate::state::folder::replace;
+
+/// Files in the state directory: the last epoch of this gateway, and the gateways of this node's VMs.
+const EPOCH: &str = "gateway-epoch";
+const HOLDERS: &str = "gateways.json";
+/// Permissions of both.
+const MODE: u32 = 0o600;
+
+/// This host as a gateway and as a node.
+#[derive(Default)]
+pub(super) struct Gateways {
+    /// What its VMs are served; `None` while a host file is only tried.
+    pub(super) counts: Option<Arc<Counts>>,
+    pub(super) sessions: Arc<Sessions>,
+    process: ProcessId,
+}
+
+impl Gateways {
+    /// Those of a daemon with this state directory.
+    pub(super) fn of(folder: Option<PathBuf>) -> Gateways {
+        let holders = folder.as_deref().map(kept).unwrap_or_default();
+        let keep: Box<dyn Keep> = match &folder {
+            Some(folder) => Box::new(InFolder(folder.join(HOLDERS))),
+            None => Box::new(()),
+        };
+        let counts = Arc::new(Counts::new(move || next_epoch(folder.as_deref())));
+        Gateways { counts: Some(counts), sessions: Arc::new(Sessions::new(holders, keep)), process: ProcessId::new() }
+    }
+
+    /// Lets the gateways of a host file come. One whose key cannot be read is left out; all others come.
+    pub(super) fn set(&self, host: &Host) {
+        let admitted = host.nbd.gateways.iter().filter_map(|(name, gateway)| match read_key(&gateway.key_file) {
+            Ok(key) => {
+                let NbdGateway { vms, .. } = gateway.clone();
+                Some((name.clone(), Admitted { key: Arc::new(key), vms }))
+            }
+            Err(why) => {
+                tracing::error!(gateway = name, why, "A gateway has no key and cannot come");
+                None
+            }
+        });
+        self.sessions.set(Settings { node: host.nbd.node.clone(), gateways: admitted.collect() });
+    }
+
+    /// By what this node tells gateways that a volume has lost nothing: as long as the host runs; if writes are not on the disk when they
+    /// are confirmed, as long as this process does.
+    pub(super) fn start_of(&self, is_direct: bool) -> StartId {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        StartId::of(&boot, (!is_direct).then_some(&self.process))
+    }
+}
+
+/// Reads a key.
+///
+/// # Errors
+/// It cannot be read, is none, or anyone on this host may read it; in words.
+pub(crate) fn read_key(path: &Path) -> Result<Key, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let file = fs::File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        let shown = path.display();
+        return Err(format!("{shown}: every user of this host may read the key: chmod o= {shown}"));
+    }
+    let mut contents = Vec::new();
+    file.take(KEY_LEN_MAX as u64 + 1).read_to_end(&mut contents).map_err(failed)?;
+    Key::new(&contents).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// Returns an epoch that is later than each before, also if the clock was set back.
+fn next_epoch(folder: Option<&Path>) -> Result<u64, String> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    let Some(path) = folder.map(|folder| folder.join(EPOCH)) else { return Ok(now) };
+    let last = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0u64);
+    let epoch = now.max(last + 1);
+    replace(&path, format!("{epoch}\n").as_bytes(), MODE).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(epoch)
+}
+
+/// The file of a node's gateways: name and epoch by VM.
+struct InFolder(PathBuf);
+
+impl Keep for InFolder {
+    fn keep(&self, holders: &BTreeMap<String, Holder>) -> Result<(), String> {
+        let by_vm: BTreeMap<&String, (&String, u64)> =
+            holders.iter().map(|(vm, holder)| (vm, (&holder.gateway, holder.epoch))).collect();
+        let text = serde_json::to_vec(&by_vm).map_err(|error| error.to_string())?;
+        replace(&self.0, &text, MODE).map_err(|error| {
+            tracing::error!(file = %self.0.display(), error = chain(&error), "Cannot note the gateway of a VM, and so refuse it");
+            "the node cannot write its state".to_owned()
+        })
+    }
+}
+
+fn kept(folder: &Path) -> BTreeMap<String, Holder> {
+    let path = folder.join(HOLDERS);
+    let Ok(text) = fs::read(&path) else { return BTreeMap::new() };
+    let read: Result<BTreeMap<String, (String, u64)>, _> = serde_json::from_slice(&text);
+    let read = read.unwrap_or_else(|error| {
+        tracing::error!(file = %path.display(), %error, "The gateways of VMs are not known: any may come first");
+        BTreeMap::new()
+    });
+    read.into_iter().map(|(vm, (gateway, epoch))| (vm, Holder { gateway, epoch })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_grow_over_restarts_even_if_the_clock_was_set_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = next_epoch(Some(folder.path())).unwrap();
+        let later = first + 3_600_000_000;
+        fs::write(folder.path().join(EPOCH), format!("{later}\n")).unwrap();
+        assert_eq!(next_epoch(Some(folder.path())), Ok(later + 1));
+        assert_eq!(next_epoch(Some(folder.path())), Ok(later + 2));
+        assert!(next_epoch(Some(Path::new("/proc/none"))).unwrap_err().contains("/proc/none/gateway-epoch"));
+    }
+
+    #[test]
+    fn a_node_remembers_the_gateways_of_its_vms() {
+        let folder = tempfile::tempdir().unwrap();
+        let holder = Holder { gateway: "gw1".to_owned(), epoch: 7 };
+        let holders = BTreeMap::from([("db1".to_owned(), holder)]);
+        InFolder(folder.path().join(HOLDERS)).keep(&holders).unwrap();
+        assert_eq!(kept(folder.path()), holders);
+        fs::write(folder.path().join(HOLDERS), "{").unwrap();
+        assert_eq!(kept(folder.path()), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_key_that_every_user_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read_key(&path).unwrap_err().contains("chmod o="));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(read_key(&path).is_ok());
+        fs::write(&path, "short").unwrap();
+        assert!(read_key(&path).unwrap_err().contains("openssl rand -hex 32"));
+        assert!(read_key(folder.path()).is_err());
+    }
+}
