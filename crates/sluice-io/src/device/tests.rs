@@ -30,6 +30,7 @@ mod budget;
 mod clients;
 mod cpu;
 mod departures;
+mod gateway;
 mod order;
 mod polling;
 mod remote;

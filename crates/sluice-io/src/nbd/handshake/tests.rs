@@ -1,4 +1,8 @@
+use std::sync::Arc;
+
 use super::super::export::sample;
+use super::super::gateway::proof::Key;
+use super::super::gateway::{Challenge, StartId};
 use super::super::wire::transmission_flag;
 use super::*;
 
@@ -13,6 +17,13 @@ impl Exports for Named {
 
     fn find(&self, name: &str) -> Option<Export> {
         self.0.contains(&name).then(|| sample(name))
+    }
+
+    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+        let challenge =
+            Challenge { node: "n".to_owned(), device: "d".to_owned(), nonce: [2; 32], start: StartId::default() };
+        let vm = hello.vms.first().cloned().ok_or(None)?;
+        Ok(Door { key: Arc::new(Key::new(&[7; 32]).unwrap()), challenge, vm })
     }
 }
 
@@ -329,4 +340,39 @@ fn messages_start_with_a_capital_letter() {
     for error in errors {
         assert!(error.to_string().starts_with("The client"), "{error}");
     }
+}
+
+#[test]
+fn a_gateway_proves_its_key_once_for_one_export_and_gets_simple_replies() {
+    use option_reply::{ACK, ERR_INVALID, ERR_POLICY, ERR_UNKNOWN, ERR_UNSUP, INFO};
+    let exports = Named(vec!["a", "b"]);
+    let mut peer = Peer::new(&exports, 3);
+    let hello = |export: &str, vms: &[&str]| {
+        let vms = vms.iter().map(|vm| (*vm).to_owned()).collect();
+        Hello { gateway: "g".to_owned(), epoch: 1, nonce: [1; 32], export: export.to_owned(), vms }
+    };
+    let said = hello("a", &["vm"]);
+    let (key, challenge) = (Key::new(&[7; 32]).unwrap(), exports.challenge(&said).unwrap().challenge);
+    let proof = key.prove(Side::Client, &said, &challenge);
+    assert_eq!(peer.kinds(OPTION_PROOF, &proof), [ERR_INVALID], "there was no challenge");
+    assert_eq!(peer.kinds(OPTION_HELLO, &hello("c", &["vm"]).encode()), [ERR_UNKNOWN]);
+    assert_eq!(peer.kinds(OPTION_HELLO, &hello("a", &[]).encode()), [ERR_UNSUP]);
+    assert_eq!(peer.kinds(OPTION_HELLO, &said.encode()[..9]), [ERR_INVALID]);
+    assert_eq!(peer.kinds(OPTION_HELLO, &said.encode()), [REPLY_CHALLENGE, ACK]);
+    assert_eq!(peer.kinds(option::GO, &info_payload("a", &[])), [ERR_INVALID], "it has not proven its key");
+    assert_eq!(peer.kinds(OPTION_PROOF, &proof[1..]), [ERR_POLICY]);
+    assert_eq!(peer.kinds(OPTION_PROOF, &proof), [ERR_INVALID], "a challenge is used once");
+    assert_eq!(peer.kinds(OPTION_HELLO, &said.encode()), [REPLY_CHALLENGE, ACK]);
+    let (answers, _) = peer.send(OPTION_PROOF, &proof);
+    assert_eq!(answers[0], (REPLY_CONFIRMED, key.prove(Side::Server, &said, &challenge)));
+    assert_eq!(peer.kinds(option::STRUCTURED_REPLY, &[]), [ERR_INVALID]);
+    assert_eq!(peer.kinds(option::GO, &info_payload("b", &[])), [ERR_INVALID]);
+    assert_eq!(peer.kinds(option::INFO, &info_payload("a", &[])), [INFO, INFO, ACK]);
+    let (_, outcome) = peer.send(option::GO, &info_payload("a", &[]));
+    let known = outcome.unwrap().unwrap().gateway.unwrap();
+    assert_eq!((known.gateway.as_str(), known.epoch, known.vm), ("g", 1, ("vm".to_owned(), 0)));
+
+    let mut peer = Peer::new(&exports, 3);
+    assert_eq!(peer.kinds(option::STRUCTURED_REPLY, &[]), [ACK]);
+    assert_eq!(peer.kinds(OPTION_HELLO, &said.encode()), [ERR_INVALID], "it gets simple replies");
 }
