@@ -35,7 +35,7 @@ impl Vm {
     fn set(&mut self, policy: Policy, info: &DeviceInfo, now: Tag, v: Tag) {
         let servers = self.servers();
         self.level.set(policy, servers, info, now, v);
-        self.volumes.iter_mut().for_each(|(_, level)| level.set_limit(level.policy, servers, info, now));
+        self.volumes.iter_mut().for_each(|(_, level)| level.set_limit(level.policy, 1, info, now));
     }
 }
 
@@ -328,7 +328,7 @@ impl Oracle {
             level.raise_to(least);
         }
         let base = if inner_reserved { inner_line } else { inner_v };
-        level.charge(now, amount, inner_reserved, base, (vm.client, 0));
+        level.charge(now, amount, inner_reserved, base, (None, 0));
         if let Some(client) = &mut vm.client {
             (client.reported, client.piece) = (0, amount);
         }
@@ -380,7 +380,7 @@ impl Scheduler for Oracle {
         let vm = self.vm(request.owner);
         if volume_wakes {
             let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == request.volume).expect("a known volume").1;
-            level.activate(due, vm.v, vm.client);
+            level.activate(due, vm.v, None);
         }
         if vm_wakes {
             vm.level.activate(now, v, vm.client);
@@ -394,9 +394,7 @@ impl Scheduler for Oracle {
         let now = tag(now);
         self.refresh(owner);
         let piece = self.vm(owner).client.map_or(ONE, |client| client.piece.raw);
-        let ((line, inner_line), info) = (self.lines(owner, volume, piece), self.info);
-        let rho = Amount::new(Tag::from(remote.rho) * ONE, remote.rho_bytes.into(), &info);
-        let inner_step = self.inner_step(owner, volume, rho);
+        let ((line, _), info) = (self.lines(owner, volume, piece), self.info);
         let vm = self.vm(owner);
         let servers = Tag::from(remote.servers.max(2));
         vm.client = match vm.client {
@@ -404,10 +402,8 @@ impl Scheduler for Oracle {
             Some(client) => Some(Client { servers, ..client }),
             None => Some(Client { servers, reported: 0, piece: Amount::new(ONE, 0, &info), started: 0 }),
         };
-        let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
         let servers = vm.client.map_or(1, |client| client.servers);
         vm.level.set_limit(vm.level.policy, servers, &info, now);
-        level.set_limit(level.policy, servers, &info, now);
         if let Some(client) = &mut vm.client {
             let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
             client.reported += delta.min(remote.recent.into()) * ONE;
@@ -415,8 +411,8 @@ impl Scheduler for Oracle {
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
             let reserved = Amount::new(rho * ONE, rho_bytes, &info);
             let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &info);
-            vm.level.add_remote(now, line, client, (reserved, beyond), inner_step);
-            level.add_remote(now, inner_line, client, (reserved, beyond), 0);
+            // A volume is at one server, and its own policy counts what this one serves.
+            vm.level.add_remote(now, line, client, (reserved, beyond));
         }
         self.settle(now, Some(owner));
     }
@@ -472,9 +468,9 @@ impl Scheduler for Oracle {
             Change::SetVolume { owner, volume, policy } => {
                 let info = self.info;
                 let vm = self.vm(owner);
-                let (v, servers) = (vm.v, vm.servers());
+                let v = vm.v;
                 let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
-                level.set(policy, servers, &info, now, v);
+                level.set(policy, 1, &info, now, v);
                 settles = Some(owner);
                 self.batch = None;
             }

@@ -198,3 +198,17 @@ fn a_vm_of_one_server_takes_no_spare_capacity_before_a_vm_of_several() {
     let left_over = cloud.log[before..].iter().filter(|(_, vm, phase, _)| *vm == 0 && *phase == Phase::Weight).count();
     assert!((rate - 400.0).abs() <= 1.0 && left_over == 0, "{rate} of 400, {left_over} by weight");
 }
+
+/// A volume is at one server. What the others serve its VM has nothing to do with its own limit.
+// rule: mclock.client-counts
+#[test]
+fn service_elsewhere_does_not_count_against_the_limit_of_a_volume() {
+    let mut cloud = Cloud::new(3, &[(Policy::default(), 1), other()], true);
+    let limited = Policy::default().limited(20);
+    cloud.servers[0].gate.set_volume(Instant::ZERO, OwnerId(0), VolumeId(0), limited).expect("a valid policy");
+    cloud.run(5);
+    let before = cloud.log.len();
+    cloud.run(10);
+    let at_first = cloud.log[before..].iter().filter(|(server, vm, ..)| (*server, *vm) == (0, 0)).count();
+    assert!((195..=205).contains(&at_first), "{at_first} of 200 at the server of the volume");
+}

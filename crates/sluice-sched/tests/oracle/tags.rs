@@ -201,16 +201,8 @@ impl Level {
     }
 
     /// 8.6: rho and delta count other servers only, and lie in the past.
-    /// `inner_step`: of the limits of its volumes.
-    pub fn add_remote(
-        &mut self,
-        now: Tag,
-        v: Tag,
-        client: &Client,
-        (reserved, beyond): (Amount, Amount),
-        inner_step: Tag,
-    ) {
-        self.owe(now, reserved, inner_step);
+    pub fn add_remote(&mut self, now: Tag, v: Tag, client: &Client, (reserved, beyond): (Amount, Amount)) {
+        self.owe(now, reserved, 0);
         // Service beyond its reservation at other servers makes up for what is overdue here, up to now.
         if let Some(rate) = self.policy.reservation.iops {
             self.due = self.due.max((self.due + requests_at(rate, beyond.raw)).min(now));

@@ -197,9 +197,8 @@ impl Lanes {
     }
 
     /// Counts reported service at other servers, which may have been of either direction.
-    pub(super) fn add_remote(&mut self, volume: usize, amount: &Amount) {
+    pub(super) fn add_remote(&mut self, amount: &Amount) {
         self.own.peak.charge_past(amount);
-        self.volumes[volume].further.peak.charge_past(amount);
     }
 }
 
@@ -515,7 +514,7 @@ impl Owner {
         let Some(lanes) = &mut self.lanes else { return };
         lanes.own.set(&self.policy, info, servers, now);
         for (lane, volume) in lanes.volumes.iter_mut().zip(self.volumes.iter()) {
-            lane.further.set(&volume.policy, info, servers, now);
+            lane.further.set(&volume.policy, info, 1, now);
             let spacing = Spacing::of_weight(volume.policy.effective_weight());
             // As with a share: a debt at a large weight is not one of as many requests at a small weight.
             for (turn, own) in lanes.turn.into_iter().zip(&mut lane.turns) {

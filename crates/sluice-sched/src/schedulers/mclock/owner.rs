@@ -371,11 +371,6 @@ impl Owner {
         self.lane_step(open, amount).max(self.step_of_volumes(volume, of_volume, amount))
     }
 
-    /// The same for requests at other servers, whose direction is not known.
-    pub(super) fn inner_step_elsewhere(&self, volume: usize, amount: &Amount) -> Tag {
-        self.step_of_volumes(volume, self.limit_step_of(volume, amount), amount)
-    }
-
     /// Whether the limit of a volume lets its next request pass.
     pub(super) fn volume_is_eligible(&self, index: usize, now: Tag) -> bool {
         let Some(inner) = self.inner.as_ref().filter(|_| self.extended) else { return true };
@@ -409,7 +404,7 @@ impl Owner {
         goes_on: bool,
     ) {
         let lane_step = self.lane_step_of(index, open, amount);
-        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
+        let Owner { inner: Some(inner), volumes, .. } = self else { return };
         if phase == ServicePhase::Reservation
             && let Some(member) = volumes[index].member.as_deref_mut()
         {
@@ -421,7 +416,8 @@ impl Owner {
         inner.level.follow_first(is_capped, members);
         let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        member.tags.charge(phase, amount, &clocks, remote.as_deref(), lane_step);
+        // A volume is at one server.
+        member.tags.charge(phase, amount, &clocks, None, lane_step);
         inner.level.note_served(phase, amount.cost, goes_on);
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();
@@ -432,20 +428,10 @@ impl Owner {
 
     /// Activates a volume that has requests after it had none.
     pub(super) fn activate_volume(&mut self, index: usize, now: Tag) {
-        let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
+        let Owner { inner: Some(inner), volumes, .. } = self else { return };
         let clocks = inner.level.clocks_behind(now, |index| volume_member(volumes, index));
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        member.tags.activate(&clocks, remote.as_deref());
-    }
-
-    /// The tags of a volume, and the clocks of [`Level::charge_clocks`] for reservation service.
-    pub(super) fn volume_tags(&mut self, index: usize, costs: (u64, u64), now: Tag) -> Option<(&mut Tags, Clocks)> {
-        let Owner { inner: Some(inner), volumes, .. } = self else { return None };
-        let members = |index| volume_member(volumes, index);
-        let tags = &members(index as u32)?.tags;
-        let is_capped = tags.is_capped(ServicePhase::Reservation, costs, inner.level.virtual_time);
-        let clocks = inner.level.charge_clocks(is_capped, costs.1, now, index as u32, members);
-        volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
+        member.tags.activate(&clocks, None);
     }
 
     /// Returns the standing of the VM among the VMs, or of one of its volumes among its volumes.
@@ -502,7 +488,7 @@ impl Owner {
             indices[number] = place;
             volume.waiting = Waiting::Nothing;
             match &mut volume.member {
-                Some(member) => member.tags.set_policy(&volume.policy, info, &clocks, self.remote.as_deref()),
+                Some(member) => member.tags.set_policy(&volume.policy, info, &clocks, None),
                 None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, info, &clocks)))),
             }
         }

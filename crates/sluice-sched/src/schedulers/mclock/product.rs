@@ -318,7 +318,7 @@ impl Product {
     }
 
     /// Notes the number of servers that the client of a VM uses, since its bursts are divided by it.
-    fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
+    fn note_client(&mut self, now: Tag, index: u32, report: &RemoteService) {
         let Product { owners, info, reporting, .. } = self;
         let owner = &mut owners[index as usize];
         let reported = Remote::reported(report, info);
@@ -330,8 +330,6 @@ impl Product {
         let servers = owner.remote().map_or(1, |remote| remote.servers);
         owner.member.tags.limiter.set_policy(&owner.policy, info, servers, now);
         owner.set_lanes(info, now);
-        let Volume { member, policy, .. } = &mut owner.volumes[volume];
-        member.iter_mut().for_each(|member| member.tags.limiter.set_policy(policy, info, servers, now));
     }
 
     /// Returns the VM of a scope, and the index of the volume if the scope is a volume.
@@ -376,13 +374,13 @@ impl Scheduler for Product {
         self.settle(index, tag);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, report: &RemoteService) {
+    /// Only the VM is charged: a volume is at one server, and its own limit has nothing to do with another one's.
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, _: VolumeId, report: &RemoteService) {
         let (now, index) = (self.clock.tag(now), owner.0);
         let Product { owners, level, generation, .. } = self;
         let owner = &mut owners[index as usize];
         owner.refresh_share(*generation, now, level);
-        let volume = owner.volume_index(volume);
-        self.note_client(now, index, volume, report);
+        self.note_client(now, index, report);
         let (reserved, beyond) = remote::amounts(report, &self.info);
         let Product { owners, level, info, .. } = self;
         let remote = owners[index as usize].remote();
@@ -395,20 +393,14 @@ impl Scheduler for Product {
         if let Some(remote) = owner.remote_mut() {
             remote.note(report, info);
             let remote = *remote;
-            let inner_step = owner.inner_step_elsewhere(volume, &reserved);
-            owner.member.tags.add_remote(&clocks, &remote, (&reserved, &beyond), inner_step);
-            if let Some((tags, clocks)) = owner.volume_tags(volume, costs, now) {
-                tags.add_remote(&clocks, &remote, (&reserved, &beyond), 0);
-            }
+            owner.member.tags.add_remote(&clocks, &remote, (&reserved, &beyond));
             for amount in [&reserved, &beyond] {
-                owner.lanes_mut().into_iter().for_each(|lanes| lanes.add_remote(volume, amount));
+                owner.lanes_mut().into_iter().for_each(|lanes| lanes.add_remote(amount));
             }
         }
         if owner.lanes().is_some() {
             // A limit of the VM may now throttle each of its volumes.
             self.settle_volumes(index, now);
-        } else if owner.has_inner() {
-            self.settle_volume(index, volume, now, None);
         }
         self.settle(index, now);
     }

@@ -525,14 +525,8 @@ impl Tags {
     /// it advances the tags before the next request, and the limit is not counted from the present.
     // rule: mclock.product-counts
     /// `inner_step`: as in [`Tags::charge`].
-    pub(super) fn add_remote(
-        &mut self,
-        clocks: &Clocks,
-        remote: &Remote,
-        (reserved, beyond): (&Amount, &Amount),
-        inner_step: Tag,
-    ) {
-        self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved).max(inner_step));
+    pub(super) fn add_remote(&mut self, clocks: &Clocks, remote: &Remote, (reserved, beyond): (&Amount, &Amount)) {
+        self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved));
         // Service beyond its reservation at other servers makes up for missing service here, and is no debt. Otherwise
         // a VM that has long had its minimum at other servers would take capacity here from a VM that only this server
         // can serve.
