@@ -29,6 +29,12 @@ impl BandPoint {
     /// The device as in its file, all axes nominal, the first seed.
     pub const NOMINAL: BandPoint = BandPoint { point: 0, seed: 1, sweep: None };
 
+    /// The nominal point with another seed.
+    #[must_use]
+    pub const fn of_seed(seed: u64) -> BandPoint {
+        BandPoint { point: 0, seed, sweep: None }
+    }
+
     /// All points of the range with all seeds, the nominal one first.
     pub fn band() -> impl Iterator<Item = BandPoint> {
         (0..=POINTS).flat_map(|point| (1..=SEEDS).map(move |seed| BandPoint { point, seed, sweep: None }))

@@ -12,10 +12,11 @@
 use std::time::Duration;
 
 use sluice_sched::policy::LatencyTarget;
+use sluice_sched::tracker::Form;
 use sluice_sched::{Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
-use sluice_sim::engine::{Change, Simulation};
+use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use sluice_sim::workloads::{Address, Mix, Open, Pattern, Workload};
 
 use crate::band::BandPoint;
@@ -27,6 +28,8 @@ use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, refused};
 
 /// How many times faster than the paper's both runs are on a device of constant rate.
 pub const SPEEDUP: u32 = 6;
+/// The same of storage nodes, of which there are several on this machine.
+pub const SPEEDUP_OF_NODES: u32 = 2;
 /// Part of the simulated value by which a real one may differ on a device of constant rate.
 pub const TOLERANCE: f64 = 0.03;
 /// The same on a modelled drive.
@@ -74,6 +77,8 @@ pub struct TrialVm {
     /// Start in seconds.
     pub start: u64,
     pub load: Load,
+    /// The only node that it uses, of several; `None`: each request goes to one of them at random.
+    pub node: Option<usize>,
 }
 
 impl TrialVm {
@@ -81,7 +86,7 @@ impl TrialVm {
     #[must_use]
     pub const fn new(name: &'static str, weight: u32, length: u32) -> TrialVm {
         let load = Load { arrival: Arrival::Closed, outstanding: 32, writers: 0, length, random_percent: 100 };
-        TrialVm { name, reservation: 0, limit: 0, weight, idle_credit: 1, latency_ms: 0, start: 0, load }
+        TrialVm { name, reservation: 0, limit: 0, weight, idle_credit: 1, latency_ms: 0, start: 0, load, node: None }
     }
 
     /// Its policy in both runs, which are this many times faster than the paper's.
@@ -126,6 +131,8 @@ pub enum Device {
     Constant(f64),
     /// The same with exponentially distributed service times.
     Exponential(f64),
+    /// Serves as many requests at a time as its depth, each for an exponentially distributed time with this mean.
+    Servers(Duration),
     /// The model of a device file.
     Drive {
         file: &'static str,
@@ -142,6 +149,10 @@ pub struct Trial {
     /// Its name, which differs from those of the other trials of the figure.
     pub name: String,
     pub device: Device,
+    /// Number of storage nodes with such a device each, behind a gateway; 0: the device is that of the VMs' own host.
+    pub nodes: usize,
+    /// Distinguishes runs of the same trial.
+    pub seed: u64,
     /// Size of each VM's disk in bytes; they lie side by side on a drive.
     pub disk_len: u64,
     /// Part of each disk that is read, from its beginning, in bytes.
@@ -223,6 +234,8 @@ pub const ALL: &[RealFigure] = &[
     RealFigure { figure: &mclock::latency::FIGURE, trials: mclock::latency::trials },
     RealFigure { figure: &mclock::idle_credit::FIGURE, trials: mclock::idle_credit::trials },
     RealFigure { figure: &mclock::batching::FIGURE, trials: mclock::batching::trials },
+    RealFigure { figure: &mclock::distributed::FIGURE, trials: mclock::distributed::trials },
+    RealFigure { figure: &mclock::distributed::SKEWED, trials: mclock::distributed::skewed_trials },
     RealFigure { figure: &flubber::credits::FIGURE, trials: flubber::credits::trials },
 ];
 
@@ -232,6 +245,8 @@ impl Trial {
         Trial {
             name: name.into(),
             device: Device::Constant(iops),
+            nodes: 0,
+            seed: 1,
             disk_len: DISK_LEN,
             range: DISK_LEN,
             rotational: false,
@@ -259,6 +274,7 @@ impl Trial {
         match self.device {
             _ if self.in_guests => 1,
             Device::Constant(_) | Device::Exponential(_) => SPEEDUP,
+            Device::Servers(_) => SPEEDUP_OF_NODES,
             Device::Drive { .. } => 1,
         }
     }
@@ -267,7 +283,7 @@ impl Trial {
     #[must_use]
     pub fn tolerance(&self) -> f64 {
         match self.device {
-            Device::Constant(_) | Device::Exponential(_) => TOLERANCE,
+            Device::Constant(_) | Device::Exponential(_) | Device::Servers(_) => TOLERANCE,
             Device::Drive { .. } => TOLERANCE_DRIVE,
         }
     }
@@ -289,6 +305,7 @@ impl Trial {
     pub fn iops(&self) -> Option<f64> {
         match self.device {
             Device::Constant(iops) | Device::Exponential(iops) => Some(iops),
+            Device::Servers(time) => Some(f64::from(self.depth) / time.as_secs_f64()),
             Device::Drive { .. } => None,
         }
     }
@@ -297,7 +314,10 @@ impl Trial {
     #[must_use]
     pub fn service_time(&self) -> Option<Duration> {
         let nanos = |iops: f64| (1e9 / (iops * f64::from(self.speedup()))).round() as u64;
-        self.iops().map(|iops| Duration::from_nanos(nanos(iops)))
+        match self.device {
+            Device::Servers(time) => Some(time / self.speedup()),
+            _ => self.iops().map(|iops| Duration::from_nanos(nanos(iops))),
+        }
     }
 
     /// The same with intervals and starts of a `divisor`-th of the length.
@@ -340,10 +360,22 @@ impl Trial {
     /// An invalid device file, a policy that the gate rejects, or a violated invariant.
     pub fn simulate(&self) -> Result<Vec<Vec<Seen>>, LabError> {
         let second = self.scaled(Duration::from_secs(1));
-        let mut simulation = Simulation::new(self.host().gate()?, self.model()?, Duration::ZERO, second);
+        let mut simulation = Simulation::new(self.host().gate()?, self.model(0)?, Duration::ZERO, second);
+        for node in 1..self.nodes {
+            simulation.add_node(self.host().gate()?, self.model(node)?);
+        }
         for (number, vm) in self.vms.iter().enumerate() {
-            let (policy, base) = (vm.policy(self.speedup()), number as u64 * self.disk_len);
-            let added = simulation.add_vm(policy, base, self.workload(vm)).map_err(refused)?;
+            let policy = vm.policy(self.speedup());
+            let added = match (self.nodes, vm.node) {
+                (0, _) => {
+                    simulation.add_vm(policy, number as u64 * self.disk_len, self.workload(vm)).map_err(refused)?
+                }
+                (_, Some(node)) => self.add_at(&mut simulation, Placement::Pinned(node), vm)?,
+                (_, None) => {
+                    let chance = self.point().stream(&format!("placement/{}", vm.name));
+                    self.add_at(&mut simulation, Placement::Uniform(chance), vm)?
+                }
+            };
             if vm.start > 0 {
                 simulation.start_paused(added);
                 simulation.plan_change(instant(second, vm.start), Change::Start(added));
@@ -362,6 +394,18 @@ impl Trial {
         Ok(self.parts.iter().map(of_part).collect())
     }
 
+    /// Adds a VM of several nodes, which are told what the others serve.
+    fn add_at(&self, simulation: &mut Simulation, placement: Placement, vm: &TrialVm) -> Result<usize, LabError> {
+        let added = simulation.add_vm_at(placement, vm.policy(self.speedup())).map_err(refused)?;
+        simulation.add_thread(added, Thread::new(self.workload(vm))).map_err(refused)?;
+        simulation.track(added, Form::Product);
+        Ok(added)
+    }
+
+    fn point(&self) -> BandPoint {
+        BandPoint::of_seed(self.seed)
+    }
+
     fn host(&self) -> Host {
         let with = |host: Host, (name, value): &(&str, &str)| match value.parse() {
             Ok(number) => host.number(name, number),
@@ -371,15 +415,15 @@ impl Trial {
         if self.rotational { host.rotational() } else { host }
     }
 
-    /// A new model of the device.
+    /// A new model of the device, or of that of a node.
     ///
     /// # Errors
     /// An invalid device file.
-    pub fn model(&self) -> Result<Box<dyn Model>, LabError> {
+    pub fn model(&self, node: usize) -> Result<Box<dyn Model>, LabError> {
         let time = self.service_time().unwrap_or_default();
         let time = match self.device {
             Device::Constant(_) => ServiceTime::Fixed(time),
-            Device::Exponential(_) => ServiceTime::Exponential(time),
+            Device::Exponential(_) | Device::Servers(_) => ServiceTime::Exponential(time),
             Device::Drive { file, single, queue } => {
                 let mut file = DeviceFile::load(file)?;
                 if let (ModelFile::Drives { drive, .. }, Some(queue)) = (&mut file.model, queue) {
@@ -389,7 +433,9 @@ impl Trial {
                 return if single { file.drive(point) } else { Ok(file.model(point)) };
             }
         };
-        Ok(Box::new(Servers::new(1, time, BandPoint::NOMINAL.stream("service"))))
+        let count = if let Device::Servers(_) = self.device { self.depth } else { 1 };
+        let stream = if node == 0 { "service".to_owned() } else { format!("service/{node}") };
+        Ok(Box::new(Servers::new(count, time, self.point().stream(&stream))))
     }
 
     fn workload(&self, vm: &TrialVm) -> Box<dyn Workload> {
@@ -397,10 +443,10 @@ impl Trial {
         let address = Address::mixed(0, self.range, f64::from(random_percent) / 100.0);
         let mix = Mix { reads: 1.0 - f64::from(writers) / f64::from(outstanding), length, address };
         match arrival {
-            Arrival::Closed => closed(outstanding, mix, &BandPoint::NOMINAL, vm.name),
+            Arrival::Closed => closed(outstanding, mix, &self.point(), vm.name),
             Arrival::Bursts(every) => {
                 let pattern = Pattern::Bursts(outstanding, self.scaled(every));
-                Box::new(Open::new(pattern, mix, Instant::ZERO, stream_of(&BandPoint::NOMINAL, vm.name)))
+                Box::new(Open::new(pattern, mix, Instant::ZERO, stream_of(&self.point(), vm.name)))
             }
         }
     }

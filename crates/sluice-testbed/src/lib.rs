@@ -78,7 +78,8 @@ pub enum TestbedError {
 /// A running server and its clients. The clients are dropped first.
 pub struct Testbed {
     pub load: Load,
-    server: Server,
+    /// The last one is that of the clients; its volumes may be on the others.
+    servers: Vec<Server>,
     pauses: Pauses,
     /// Pauses of the machine that are shorter do no harm.
     pause_min: Duration,
@@ -87,32 +88,45 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Serves a host file, with direct I/O if the disks' file system supports it, and starts the clients. `parse` returns the host
-    /// file for buffered or direct disks. A device may get the completion times of a model.
-    pub fn begin(
-        parse: &dyn Fn(bool) -> Result<Arc<Host>, Failure>,
+    /// Serves host files, with direct I/O if the disks' file system supports it, and starts the clients at the last one. `parse` returns
+    /// them for buffered or direct disks. A device of the first may get the completion times of a model.
+    pub async fn begin(
+        parse: &dyn Fn(bool) -> Result<Vec<Arc<Host>>, Failure>,
         model: Option<(&str, ModelMaker)>,
         vms: &dyn Fn(&Host) -> Vec<LoadVm>,
         pause_min: Duration,
     ) -> Result<Self, Failure> {
-        let mut server = Server::default();
+        let mut server = Server::of(None);
         if let Some((device, model)) = model {
             server.set_model(device, model);
         }
-        let buffered = match server.apply(&parse(false)?) {
-            Ok(_) => false,
+        let hosts = parse(false)?;
+        let Some((first, others)) = hosts.split_first() else { unreachable!("a testbed serves something") };
+        let (mut server, served) = apply(server, first).await;
+        let (buffered, others) = match served {
+            Ok(()) => (false, others.to_vec()),
             Err(ServerError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
-                server.apply(&parse(true)?)?;
-                true
+                let mut hosts = parse(true)?;
+                let (again, served) = apply(server, &hosts.remove(0)).await;
+                served?;
+                server = again;
+                (true, hosts)
             }
             Err(ServerError::Device { source, .. }) if is_forbidden(&source) => {
                 return Err(TestbedError::NoRing { source }.into());
             }
             Err(other) => return Err(other.into()),
         };
-        let load = Load::start(vms(server.host())).map_err(TestbedError::Clients)?;
+        let mut servers = vec![server];
+        for host in others {
+            let (server, served) = apply(Server::of(None), &host).await;
+            served?;
+            servers.push(server);
+        }
+        let clients = vms(servers.last().expect("there is one").host());
+        let load = Load::start(clients).map_err(TestbedError::Clients)?;
         let pauses = Pauses::watch(pause_min);
-        Ok(Testbed { load, server, pauses, pause_min, buffered })
+        Ok(Testbed { load, servers, pauses, pause_min, buffered })
     }
 
     /// Ends the windows of all VMs and begins the next. Returns them, and the total length of the machine's pauses in them.
@@ -143,12 +157,25 @@ impl Testbed {
 
     /// Disconnects the clients, then drains the device, so that the next testbed can use the disks.
     pub async fn end(self) -> Result<(), TestbedError> {
-        let Testbed { load, server, .. } = self;
+        let Testbed { load, servers, .. } = self;
         load.finish()?;
         let deadline = Instant::now() + DRAIN_MAX;
-        server.drain(deadline).until(deadline).await;
+        // The one of the clients first, which has connections to the others.
+        for server in servers.into_iter().rev() {
+            server.drain(deadline).until(deadline).await;
+        }
         Ok(())
     }
+}
+
+/// Serves a host file. It may connect to a server whose handshakes are done by this thread's runtime, which must not wait for it.
+async fn apply(mut server: Server, host: &Arc<Host>) -> (Server, Result<(), ServerError>) {
+    let host = Arc::clone(host);
+    let applied = tokio::task::spawn_blocking(move || {
+        let served = server.apply(&host).map(drop);
+        (server, served)
+    });
+    applied.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// Whether the system forbids io_uring.

@@ -46,7 +46,10 @@ pub enum Pattern {
 #[derive(Debug, Clone)]
 pub struct LoadVm {
     pub name: &'static str,
-    pub export: VolumeExport,
+    /// Its disk, or several over NBD, to one of which each request goes at random.
+    pub exports: Vec<VolumeExport>,
+    /// Decides which request goes to which of several disks.
+    pub seed: u64,
     /// Maximum number of outstanding requests.
     pub outstanding: u32,
     /// Length of its requests, in bytes.
@@ -318,7 +321,12 @@ impl Client {
 
     /// Submits until it is told to stop, or until a request fails. Returns the error of the failed request.
     fn serve(&mut self) -> Result<Option<std::io::Error>, DiskError> {
-        let mut disk = Disk::connect(&self.load_vm.export, self.load_vm.outstanding, self.load_vm.request_len)?;
+        let mut disk = Disk::connect(
+            &self.load_vm.exports,
+            self.load_vm.outstanding,
+            self.load_vm.request_len,
+            self.load_vm.seed,
+        )?;
         let shared = Arc::clone(&self.shared);
         while !shared.stop.load(Ordering::Relaxed) {
             if shared.asking.load(Ordering::Relaxed) {
@@ -427,7 +435,7 @@ impl Cursor {
 }
 
 /// The finaliser of splitmix64: scatters successive numbers, in the same way in every run.
-fn scatter(number: u64) -> u64 {
+pub(super) fn scatter(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -96,7 +96,7 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
         setup::connections(),
         fixture.0.path().display()
     ));
-    let mut before = begin(&fixture, "noop")?;
+    let mut before = begin(&fixture, "noop").await?;
     if before.buffered {
         progress.print(
             "The folder has no direct I/O: the disks use the page cache, and the delay device limits their speed.",
@@ -107,7 +107,7 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
     let buffered = before.buffered;
     before.end().await?;
 
-    let mut after = begin(&fixture, "mclock")?;
+    let mut after = begin(&fixture, "mclock").await?;
     progress.begin("mclock", "the same load, with reservation, weight and limit");
     let until = [REPLACED_UNTIL[0], ENDED_BY[1]].map(|time| began + time);
     let mclock = measure(&mut after, pieces, until, &mut progress).await?;
@@ -151,8 +151,9 @@ fn parse(fixture: &Fixture, scheduler: &str, buffered: bool) -> Result<Arc<Host>
 }
 
 /// Serves the disks and starts the clients.
-fn begin(fixture: &Fixture, scheduler: &str) -> Result<Testbed, Failure> {
-    Testbed::begin(&|buffered| parse(fixture, scheduler, buffered), None, &setup::loads, PAUSE_MIN)
+async fn begin(fixture: &Fixture, scheduler: &str) -> Result<Testbed, Failure> {
+    let parse = |buffered| Ok(vec![parse(fixture, scheduler, buffered)?]);
+    Testbed::begin(&parse, None, &setup::loads, PAUSE_MIN).await
 }
 
 /// Measures `pieces` intervals after the warm-up. An interval in which the machine paused does not count, and

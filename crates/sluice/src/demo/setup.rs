@@ -168,7 +168,8 @@ const fn base_time_ns() -> u64 {
 pub(super) fn loads(host: &Host) -> Vec<LoadVm> {
     let load = |demo_vm: &DemoVm| LoadVm {
         name: demo_vm.name,
-        export: volume(host, demo_vm.name).export.clone(),
+        exports: vec![volume(host, demo_vm.name).export.clone()],
+        seed: 0,
         outstanding: demo_vm.outstanding,
         request_len: demo_vm.request_len,
         cost: host.devices[DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),

@@ -11,6 +11,7 @@ use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{Device, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed, within};
 
 /// Requests that a node serves concurrently: its threads.
@@ -101,7 +102,7 @@ fn modes() -> [(&'static str, Option<Form>, Host); 2] {
     [("product", Some(Form::Product), Host::new("mclock", THREADS)), ("paper", Some(Form::Paper), paper)]
 }
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-distributed",
     paper: Paper::Mclock,
     label: "Fig. 9",
@@ -231,7 +232,7 @@ fn by_outstanding(reserved: &[Client; 3], point: &BandPoint) -> Result<Table, La
     Ok(table)
 }
 
-pub(in crate::figures) const SKEWED: Figure = Figure {
+pub(crate) const SKEWED: Figure = Figure {
     id: "mclock-skewed",
     paper: Paper::Mclock,
     label: "Fig. 10",
@@ -268,6 +269,53 @@ pub(in crate::figures) const SKEWED: Figure = Figure {
     ],
     run: measure_skewed,
 };
+
+/// Service time of a request at a node of the real runs: 16 at a time, about 1500 a second.
+const NODE_TIME: Duration = Duration::from_micros(10_600);
+/// Seeds of the real runs.
+const REAL_SEEDS: u64 = 5;
+
+/// Clients of several real nodes.
+fn real(name: &str, nodes: usize, vms: &[TrialVm], parts: &[(usize, usize)], paper: &[Option<f64>]) -> Vec<Trial> {
+    let one = |seed: u64| {
+        let mut values = Trial::all_values(parts, vms, &[Quantity::Iops]);
+        values.iter_mut().zip(paper).for_each(|(value, paper)| value.paper = *paper);
+        Trial {
+            device: Device::Servers(NODE_TIME),
+            nodes,
+            seed,
+            depth: THREADS,
+            values,
+            ..Trial::constant(format!("{name}, seed {seed}"), 0.0, vms.to_vec(), parts)
+        }
+    };
+    (1..=REAL_SEEDS).map(one).collect()
+}
+
+fn real_client(name: &'static str, weight: u32, reservation: u64) -> TrialVm {
+    let vm = TrialVm::new(name, weight, 8192);
+    TrialVm { reservation, load: Load { outstanding: OUTSTANDING, ..vm.load }, ..vm }
+}
+
+/// Fig. 9 on three nodes.
+pub(crate) fn trials() -> Vec<Trial> {
+    let clients = |reservations: [u64; 3]| {
+        let vm = |(name, (weight, reservation))| real_client(name, weight, reservation);
+        ["c1", "c2", "c3"].into_iter().zip([100, 400, 600].into_iter().zip(reservations)).map(vm).collect::<Vec<_>>()
+    };
+    let parts = [(10, 60)];
+    let mut trials = real("(a)", 3, &clients([0; 3]), &parts, &[]);
+    let paper = [800.0, 1750.0, 2700.0].map(Some);
+    trials.extend(real("(b)", 3, &clients([800, 1000, 100]), &parts, &paper));
+    trials
+}
+
+/// Fig. 10 on two nodes.
+pub(crate) fn skewed_trials() -> Vec<Trial> {
+    let c1 = TrialVm { node: Some(0), ..real_client("c1", 100, 800) };
+    let c2 = TrialVm { start: 40, ..real_client("c2", 400, 1000) };
+    real("both", 2, &[c1, c2], &[(10, 40), (50, 110)], &[None, Some(800.0), Some(1400.0)])
+}
 
 fn measure_skewed(point: &BandPoint) -> Result<Finding, LabError> {
     let clients = |reservations: [u64; 2]| {

@@ -3,7 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod batching;
 pub(super) mod dilution;
-pub(super) mod distributed;
+pub(crate) mod distributed;
 pub(crate) mod idle_credit;
 pub(super) mod interference;
 pub(crate) mod latency;

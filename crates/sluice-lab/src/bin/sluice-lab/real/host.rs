@@ -1,6 +1,8 @@
 //! The disks, the host file and the loads of a trial.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +23,9 @@ const PREFIX: &str = "sluice-real-";
 const CAPACITY_OF_DRIVE: f64 = 1000.0;
 /// Name of the device in the host file.
 const DEVICE: &str = "disk";
+/// File of the key that nodes and gateway share, and name of the gateway.
+const KEY: &str = "gateway.key";
+const GATEWAY: &str = "gateway";
 /// Name of each VM's volume.
 const VOLUME: &str = "root";
 /// Digits of an address on the device that are the offset in its volume, for the holes of a file; the digits above are the number of the volume.
@@ -73,6 +78,14 @@ impl Fixture {
         let folder = Folder::new(PREFIX)?;
         let len = trial.vms.len() as u64 * trial.disk_len;
         folder.make_disk(DEVICE, len, if trial.in_guests { len } else { 0 })?;
+        for node in 0..trial.nodes {
+            folder.make_disk(&node_name(node), len, 0)?;
+        }
+        if trial.nodes > 0 {
+            let key = folder.path().join(KEY);
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(key)?;
+            file.write_all(b"no secret: the folder is this user's alone")?;
+        }
         Ok(Fixture(folder))
     }
 
@@ -94,14 +107,61 @@ impl Fixture {
     /// Returns a host file that serves the whole file over NBD, in the order of arrival.
     pub(super) fn whole_file(&self, trial: &Trial, buffered: bool) -> String {
         let volume = Volume { vm: WHOLE, offset: 0, size: trial.vms.len() as u64 * trial.disk_len };
-        let mut text = self.device(trial, "noop");
-        text += &format!("\n[vm.{WHOLE}]\n{}", self.volume(&volume, Protocol::Nbd, buffered));
+        let mut text = self.device(trial, (DEVICE, 0), "noop");
+        text += &format!("\n[vm.{WHOLE}]\n{}", self.volume(&volume, DEVICE, Protocol::Nbd, (buffered, WHOLE)));
         text
     }
 
-    /// Returns the host file of a trial.
+    /// Returns the host files of a trial: of its only host, or of its nodes and of the gateway, at which the clients are.
+    pub(super) fn host_files(&self, trial: &Trial, protocol: Protocol, buffered: bool) -> Vec<String> {
+        if trial.nodes == 0 {
+            return vec![self.host_file(trial, protocol, buffered)];
+        }
+        let nodes = (0..trial.nodes).map(|node| self.node_file(trial, node, buffered));
+        nodes.chain([self.gateway_file(trial)]).collect()
+    }
+
+    /// A node: with a volume of each VM, and the policies.
+    fn node_file(&self, trial: &Trial, node: usize, buffered: bool) -> String {
+        let (name, key) = (node_name(node), quoted(&self.0.path().join(KEY)));
+        let mut text = format!(
+            "[nbd]\nsocket = {}\nnode = \"{name}\"\n[nbd.gateway.{GATEWAY}]\nkey_file = {key}\nvms = \"*\"\n{}",
+            quoted(&self.0.socket(&name)),
+            self.device(trial, (&name, node), trial.scheduler),
+        );
+        for (number, vm) in trial.vms.iter().enumerate() {
+            let volume = Volume { vm: vm.name, offset: number as u64 * trial.disk_len, size: trial.disk_len };
+            text += &format!("\n[vm.{}]\n{}\n", vm.name, policy(vm, trial.speedup()));
+            text += &self.volume(&volume, &name, Protocol::Nbd, (buffered, &format!("{name}-{}", vm.name)));
+        }
+        text
+    }
+
+    /// The gateway: each VM has a disk on each node that it uses.
+    fn gateway_file(&self, trial: &Trial) -> String {
+        let key = quoted(&self.0.path().join(KEY));
+        let mut text = String::new();
+        for node in 0..trial.nodes {
+            let (name, socket) = (node_name(node), self.0.socket(&node_name(node)));
+            let path = quoted(Path::new(&format!("nbd+unix:{}", socket.display())));
+            text +=
+                &format!("[device.{name}]\npath = {path}\ngateway = {{ name = \"{GATEWAY}\", key_file = {key} }}\n");
+            for vm in trial.vms.iter().filter(|vm| vm.node.is_none_or(|only| only == node)) {
+                let source = format!("nbd+unix:///{}/{VOLUME}?socket={}", vm.name, socket.display());
+                text += &format!(
+                    "[vm.{vm}.volume.{name}]\ndevice = \"{name}\"\nsource = {}\nexport = {{ socket = {} }}\n",
+                    quoted(Path::new(&source)),
+                    quoted(&self.0.socket(&format!("{}-at-{name}", vm.name))),
+                    vm = vm.name,
+                );
+            }
+        }
+        text
+    }
+
+    /// Returns the host file of a trial on one host.
     pub(super) fn host_file(&self, trial: &Trial, protocol: Protocol, buffered: bool) -> String {
-        let mut text = self.device(trial, trial.scheduler);
+        let mut text = self.device(trial, (DEVICE, 0), trial.scheduler);
         if !trial.parameters.is_empty() {
             text += &format!("\n[device.{DEVICE}.{}]\n", trial.scheduler);
             for (name, value) in trial.parameters {
@@ -116,23 +176,23 @@ impl Fixture {
                 "\n[vm.{name}]\n{policy}\n{volume}",
                 name = vm.name,
                 policy = policy(vm, trial.speedup()),
-                volume = self.volume(&volume, protocol, buffered),
+                volume = self.volume(&volume, DEVICE, protocol, (buffered, vm.name)),
             );
         }
         text
     }
 
     /// Returns the table of the device. With a knee that no request comes near, every request costs the same, as in the simulation.
-    fn device(&self, trial: &Trial, scheduler: &str) -> String {
+    fn device(&self, trial: &Trial, (name, node): (&str, usize), scheduler: &str) -> String {
         let nanos = trial.service_time().map_or(0, |time| time.as_nanos());
         let time = match trial.device {
             Device::Constant(_) => format!("\"{nanos}ns\""),
-            Device::Exponential(_) => format!("{{ mean = \"{nanos}ns\" }}"),
+            Device::Exponential(_) | Device::Servers(_) => format!("{{ mean = \"{nanos}ns\" }}"),
             // The model's completion times replace it.
             Device::Drive { .. } => "\"1ms\"".to_owned(),
         };
         format!(
-            "[device.{DEVICE}]\n\
+            "[device.{name}]\n\
              path = {path}\n\
              scheduler = \"{scheduler}\"\n\
              depth = {depth}\n\
@@ -142,8 +202,10 @@ impl Fixture {
              rotational = {rotational}\n\
              merging = false\n\
              cost = {{ knee = \"1GB\" }}\n\
-             delay = {{ time = {time} }}\n",
-            path = quoted(&self.0.disk(DEVICE)),
+             delay = {{ time = {time}, parallel = {parallel}, seed = {seed} }}\n",
+            path = quoted(&self.0.disk(name)),
+            parallel = if let Device::Servers(_) = trial.device { trial.depth } else { 1 },
+            seed = trial.seed + node as u64 * 100,
             depth = trial.depth,
             rotational = trial.rotational,
             capacity = trial.iops().unwrap_or(CAPACITY_OF_DRIVE) * f64::from(trial.speedup()),
@@ -151,24 +213,35 @@ impl Fixture {
     }
 
     /// Returns the table of a volume, which is a part of the file.
-    fn volume(&self, volume: &Volume<'_>, protocol: Protocol, buffered: bool) -> String {
+    fn volume(
+        &self,
+        volume: &Volume<'_>,
+        device: &str,
+        protocol: Protocol,
+        (buffered, socket): (bool, &str),
+    ) -> String {
         format!(
             "[vm.{vm}.volume.{VOLUME}]\n\
-             device = \"{DEVICE}\"\n\
+             device = \"{device}\"\n\
              source = {disk}\n\
              offset = \"{offset}B\"\n\
              size = \"{size}B\"\n\
              cache = \"{cache}\"\n\
              export = {{ type = \"{protocol}\", socket = {socket} }}\n",
             vm = volume.vm,
-            disk = quoted(&self.0.disk(DEVICE)),
+            disk = quoted(&self.0.disk(device)),
             offset = volume.offset,
             size = volume.size,
             cache = if buffered { "buffered" } else { "direct" },
             protocol = protocol.export(),
-            socket = quoted(&self.0.socket(volume.vm)),
+            socket = quoted(&self.0.socket(socket)),
         )
     }
+}
+
+/// Name of a node, of its device and of its disk.
+fn node_name(node: usize) -> String {
+    format!("node{node}")
 }
 
 /// A part of the file.
@@ -225,10 +298,10 @@ impl DeviceModel for OnModel {
 pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>, LabError> {
     let Device::Drive { .. } = trial.device else { return Ok(None) };
     // A model cannot be sent to the device's thread; that it can be made is checked here.
-    drop(trial.model()?);
+    drop(trial.model(0)?);
     let trial = trial.clone();
     let make = move || -> Box<dyn DeviceModel> {
-        let model = trial.model().expect("it has been made before");
+        let model = trial.model(0).expect("it has been made before");
         Box::new(OnModel { model, disk_len: trial.disk_len })
     };
     Ok(Some((DEVICE, ModelMaker(Arc::new(make)))))
@@ -240,7 +313,8 @@ pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
         let Load { arrival, outstanding, length, random_percent, .. } = vm.load;
         LoadVm {
             name: vm.name,
-            export: host.vms[vm.name].volumes[VOLUME].export.clone(),
+            exports: host.vms[vm.name].volumes.values().map(|volume| volume.export.clone()).collect(),
+            seed: trial.seed,
             outstanding,
             request_len: length,
             cost: 1.0,

@@ -158,6 +158,8 @@ fn trials(figure: &RealFigure, quick: bool, with_kernel: bool) -> Vec<Trial> {
 fn protocols(trial: &Trial) -> &'static [Protocol] {
     match trial.device {
         _ if trial.in_guests => &[Protocol::Guest],
+        // Through a gateway.
+        Device::Servers(_) => &[Protocol::Nbd],
         Device::Constant(_) | Device::Exponential(_) => &Protocol::CLIENTS,
         Device::Drive { .. } => &[Protocol::Vhost],
     }
@@ -195,9 +197,9 @@ fn compared(trial: Trial, mut runs: Vec<(Protocol, Run)>) -> Result<Measured, La
 /// Runs a trial over one protocol.
 async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
-    let parse = |buffered| parsed(&fixture.host_file(trial, protocol, buffered));
+    let parse = |buffered| fixture.host_files(trial, protocol, buffered).iter().map(|text| parsed(text)).collect();
     let models = host::model(trial)?;
-    let mut testbed = Testbed::begin(&parse, models, &|host| host::loads(trial, host), PAUSE_MIN)?;
+    let mut testbed = Testbed::begin(&parse, models, &|host| host::loads(trial, host), PAUSE_MIN).await?;
     testbed.watch_pauses();
     let second = trial.scaled(Duration::from_secs(1));
     let began = Instant::now();

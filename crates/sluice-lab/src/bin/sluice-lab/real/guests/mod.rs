@@ -49,11 +49,11 @@ pub(super) async fn measure(trial: Trial, image: &Image) -> Result<Measured, Fai
 async fn measure_once(trial: &Trial, image: &Image) -> Result<Run, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
     let parse = |buffered| match trial.kernel {
-        None => parsed(&fixture.host_file(trial, Protocol::Guest, buffered)),
-        Some(_) => parsed(&fixture.whole_file(trial, buffered)),
+        None => Ok(vec![parsed(&fixture.host_file(trial, Protocol::Guest, buffered))?]),
+        Some(_) => Ok(vec![parsed(&fixture.whole_file(trial, buffered))?]),
     };
     // Dropped in reverse order: the guests, the kernel's device, the server, the file.
-    let mut testbed = Testbed::begin(&parse, None, &|_| Vec::new(), PAUSE_MIN)?;
+    let mut testbed = Testbed::begin(&parse, None, &|_| Vec::new(), PAUSE_MIN).await?;
     let kernel = match trial.kernel {
         Some(scheduler) => Some(kernel_device(trial, &fixture, scheduler).await?),
         None => None,
