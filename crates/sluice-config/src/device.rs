@@ -7,7 +7,7 @@ use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
-use crate::model::{AsGateway, Backend, Delay, DelayTime, Device, Node as ServerNode, Pool, Window};
+use crate::model::{AsGateway, Backend, Delay, DelayTime, Device, Node as ServerNode, NodeTls, Pool, Window};
 use crate::node::{self, NodeAddress};
 use crate::quantity::{at_reference, cost_of};
 use crate::reader::{Reader, one_of};
@@ -37,7 +37,8 @@ impl DeviceDraft {
             (Some("null"), _) => Backend::Null,
             (_, Some(address)) => {
                 let gateway = read_gateway(name, reader);
-                Backend::Nbd(ServerNode { address, resends_all: resends_all && gateway.is_none(), gateway })
+                let tls = read_tls(reader, &address);
+                Backend::Nbd(ServerNode { address, resends_all: resends_all && gateway.is_none(), gateway, tls })
             }
             _ => Backend::Direct,
         };
@@ -45,7 +46,8 @@ impl DeviceDraft {
             Backend::Nbd(node) => check_insecure(reader, &node.address),
             _ if is_server => {}
             Backend::Direct | Backend::Null => {
-                for key in ["resend", "gateway", "insecure"].into_iter().filter(|key| reader.node(key).is_some()) {
+                for key in ["resend", "gateway", "tls", "insecure"].into_iter().filter(|key| reader.node(key).is_some())
+                {
                     let message = format!("{}: {key} is ignored because the device is no server", reader.whose);
                     let hint = format!("remove {key}, or state the address of a server as path");
                     reader.report.warn(reader.at(key), message, hint);
@@ -120,6 +122,26 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
     }
 }
 
+fn read_tls(reader: &Reader<'_>, address: &NodeAddress) -> Option<NodeTls> {
+    let table = reader.table("tls")?;
+    let NodeAddress::Tcp(host, _) = address else {
+        let hint = "remove tls: a socket of this host has none";
+        reader.refuse("tls", "its server has no TCP address", hint);
+        return None;
+    };
+    for (key, with) in [("certificate", "key"), ("key", "certificate")] {
+        if table.node(key).is_none() && table.node(with).is_some() {
+            table.missing(key, &format!(", which {with} needs"));
+        }
+    }
+    if table.node("ca").is_none() {
+        table.missing("ca", "");
+    }
+    let name = table.text("name").unwrap_or(host).to_owned();
+    let own = table.path("certificate").zip(table.path("key"));
+    Some(NodeTls { ca: table.path("ca")?, name, own })
+}
+
 fn read_gateway(device: &str, reader: &Reader<'_>) -> Option<AsGateway> {
     let table = reader.table("gateway")?;
     for key in ["name", "key_file"].into_iter().filter(|key| table.node(key).is_none()) {
@@ -150,11 +172,11 @@ fn check_insecure(reader: &Reader<'_>, address: &NodeAddress) {
     let insecure = reader.bool("insecure").unwrap_or(false);
     let NodeAddress::Tcp(host, _) = address else { return };
     let is_local = host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
-    if is_local {
+    if is_local || reader.node("tls").is_some() {
         return;
     }
     let what = format!("{address} is reached without encryption, and without knowing who answers there");
-    let hint = "use a tunnel to a local port, or a network of its own for storage";
+    let hint = "use tls, a tunnel to a local port, or a network of its own for storage";
     match insecure {
         true => reader.report.warn(reader.at("path"), format!("{}: path: {what}", reader.whose), hint.to_owned()),
         false => reader.refuse("path", what, format!("{hint} and insecure = true")),

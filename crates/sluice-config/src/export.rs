@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::model::{ListenAddress, NbdGateway, NbdSettings, Protocol, VolumeExport};
+use crate::model::{ListenAddress, NbdGateway, NbdSettings, NbdTls, Protocol, VolumeExport};
 use crate::reader::Reader;
 use crate::source::Span;
 
@@ -16,12 +16,16 @@ const QUEUES: u16 = 16;
 const EXPORT_NAME_MAX: usize = 255;
 /// Maximum number of gateways.
 const GATEWAYS_MAX: usize = 1024;
+/// Maximum number of clients that are told apart.
+const CLIENTS_MAX: usize = 4096;
 
 /// An export, with data for the checks across tables.
 #[derive(Debug)]
 pub(crate) struct ExportDraft {
     pub(crate) export: VolumeExport,
     pub(crate) endpoint_at: Span,
+    /// Whether an address that other hosts reach is meant so.
+    pub(crate) insecure: bool,
     pub(crate) name_at: Span,
     /// Whether it has an error.
     pub broken: bool,
@@ -32,6 +36,8 @@ pub(crate) struct ExportDraft {
 pub(crate) struct NbdDraft {
     pub(crate) settings: NbdSettings,
     pub(crate) endpoints_at: Vec<Span>,
+    /// Whether an address that other hosts reach is meant so.
+    pub(crate) insecure: bool,
 }
 
 impl ExportDraft {
@@ -45,7 +51,8 @@ impl ExportDraft {
                 volume.missing("export", "");
             }
             let export = VolumeExport { protocol: Protocol::Nbd, endpoint: nowhere(), name: title.to_owned() };
-            return ExportDraft { export, endpoint_at: volume.span, name_at: volume.span, broken: true };
+            let (endpoint_at, name_at) = (volume.span, volume.span);
+            return ExportDraft { export, endpoint_at, insecure: false, name_at, broken: true };
         };
         let protocol = read_protocol(&reader);
         check_accounts(&reader);
@@ -69,12 +76,14 @@ impl ExportDraft {
         let name = read_name(&reader).unwrap_or_else(|| title.to_owned());
         let export = VolumeExport { protocol, endpoint: endpoint.unwrap_or_else(nowhere), name };
         let broken = reader.report.errors() > before || !(socket || listen);
-        ExportDraft { export, endpoint_at, name_at: reader.at("name"), broken }
+        let insecure = reader.bool("insecure").unwrap_or(false);
+        ExportDraft { export, endpoint_at, insecure, name_at: reader.at("name"), broken }
     }
 }
 
 impl NbdDraft {
     pub(crate) fn read(reader: &Reader<'_>) -> NbdDraft {
+        let (tls, insecure) = (read_tls(reader), reader.bool("insecure").unwrap_or(false));
         check_accounts(reader);
         let endpoints = [("socket", unix(reader)), ("listen", tcp(reader))];
         let endpoints = endpoints.into_iter().filter_map(|(key, endpoint)| Some((endpoint?, reader.at(key))));
@@ -87,8 +96,32 @@ impl NbdDraft {
         if node.is_empty() && !gateways.is_empty() {
             reader.missing("node", ", which gateways need");
         }
-        NbdDraft { settings: NbdSettings { endpoints, connections_max, memory, node, gateways }, endpoints_at }
+        NbdDraft {
+            settings: NbdSettings { endpoints, connections_max, memory, node, gateways, tls },
+            endpoints_at,
+            insecure,
+        }
     }
+}
+
+fn read_tls(reader: &Reader<'_>) -> Option<NbdTls> {
+    let table = reader.table("tls")?;
+    for key in ["certificate", "key"].into_iter().filter(|key| table.node(key).is_none()) {
+        table.missing(key, "");
+    }
+    let clients = table.named("client", CLIENTS_MAX, |name| format!("[nbd.tls.client.{name}]"));
+    if !clients.is_empty() && table.node("client_ca").is_none() {
+        table.missing("client_ca", ", which clients need");
+    }
+    let exports = |(name, client): (&str, Reader<'_>)| {
+        if client.node("exports").is_none() {
+            client.missing("exports", "");
+        }
+        Some((name.to_owned(), client.names("exports")?))
+    };
+    let clients = clients.into_iter().filter_map(exports).collect();
+    let (certificate, key) = (table.path("certificate")?, table.path("key")?);
+    Some(NbdTls { certificate, key, client_ca: table.path("client_ca"), clients })
 }
 
 fn read_gateways(reader: &Reader<'_>) -> BTreeMap<String, NbdGateway> {
@@ -97,7 +130,7 @@ fn read_gateways(reader: &Reader<'_>) -> BTreeMap<String, NbdGateway> {
         for key in ["key_file", "vms"].into_iter().filter(|key| table.node(key).is_none()) {
             table.missing(key, "");
         }
-        let (key_file, vms) = (table.path("key_file")?, table.vms("vms")?);
+        let (key_file, vms) = (table.path("key_file")?, table.names("vms")?);
         Some((name.to_owned(), NbdGateway { key_file, vms }))
     };
     tables.into_iter().filter_map(read).collect()
@@ -157,16 +190,6 @@ fn tcp(reader: &Reader<'_>) -> Option<ListenAddress> {
     if address.port() == 0 {
         reader.refuse(KEY, "port 0 is invalid", "write a port from 1 to 65535; the standard port of NBD is 10809");
         return None;
-    }
-    let insecure = reader.bool("insecure").unwrap_or(false);
-    if !address.ip().is_loopback() {
-        let message = format!("{}: any client that reaches {address} can read and write the volumes", reader.whose);
-        let hint = "the NBD server neither authenticates clients nor encrypts data; use a socket or 127.0.0.1, or a \
-                    protected network";
-        match insecure {
-            true => reader.report.warn(reader.at(KEY), message, hint.to_owned()),
-            false => reader.report.error(reader.at(KEY), message, format!("{hint} and insecure = true")),
-        }
     }
     Some(ListenAddress::Tcp(address))
 }

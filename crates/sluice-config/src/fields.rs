@@ -15,7 +15,7 @@ mod words;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
-pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD, NBD_GATEWAY};
+pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD, NBD_GATEWAY, NBD_TLS, TLS_CLIENT};
 pub use words::Part;
 
 /// A table of the host file.
@@ -76,8 +76,8 @@ pub enum Kind {
     Mode,
     /// A list of users and groups.
     Accounts,
-    /// A list of names of VMs, or `*` for all of them.
-    Vms,
+    /// A list of names, or `*` for all of them.
+    Names,
     /// A list of these words.
     Words(&'static [&'static str]),
     /// A size in bytes, with its unit.
@@ -236,6 +236,12 @@ pub static DEVICE: Section = Section {
                 "Of a device that is a `sluice serve`: makes this host known there as a gateway. A VM with volumes on several such devices \
                  has [one policy over all of them](how-to/storage-nodes.md), which the nodes enforce. `scheduler` is `noop` then, and \
                  everything is sent again after a lost connection",
+            ),
+            Key::new(
+                "tls",
+                Kind::Table(&NODE_TLS),
+                "{ ca = \"/etc/sluice/tls/ca.pem\" }",
+                "Of a device that is another server at a TCP address: encrypts what is sent there, and makes sure that it is the server",
             ),
             Key::new(
                 "insecure",
@@ -463,6 +469,30 @@ pub static GATEWAY: Section = Section {
     ]],
     scheduler_tables: &[],
 };
+
+/// `tls` of a device that is another server.
+pub static NODE_TLS: Section = Section {
+    title: "device.NAME.tls",
+    doc: "TLS to the server",
+    groups: &[&[
+        Key::new("ca", Kind::Path, "\"/etc/sluice/tls/ca.pem\"", "Certificates that sign that of the server, in PEM"),
+        Key::new("name", Kind::Text, "\"node1.example.org\"", "Name of the server in its certificate")
+            .default("the host of its address"),
+        CERTIFICATE,
+        CERTIFICATE_KEY,
+    ]],
+    scheduler_tables: &[],
+};
+
+/// Own certificate, and its key.
+pub(crate) const CERTIFICATE: Key = Key::new(
+    "certificate",
+    Kind::Path,
+    "\"/etc/sluice/tls/cert.pem\"",
+    "Own certificate in PEM, followed by those that lead from it to its root. A server needs one, and a client where the server wants one",
+);
+pub(crate) const CERTIFICATE_KEY: Key =
+    Key::new("key", Kind::Path, "\"/etc/sluice/tls/key.pem\"", "Key of the certificate, in PEM");
 
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {

@@ -71,8 +71,8 @@ pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
 pub use model::{
     Access, Account, AsGateway, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History,
-    Host, Jail, Layer, ListenAddress, NbdGateway, NbdSettings, NetPolicy, Nic, NicAccess, Node, Port, Protocol,
-    Receive, Uplink, Vm, Volume, VolumeExport, VolumeSource, Window,
+    Host, Jail, Layer, ListenAddress, NbdGateway, NbdSettings, NbdTls, NetPolicy, Nic, NicAccess, Node, NodeTls, Port,
+    Protocol, Receive, Uplink, Vm, Volume, VolumeExport, VolumeSource, Window,
 };
 pub use node::{NodeAddress, NodeExport};
 pub use schema::{schema, schema_of};

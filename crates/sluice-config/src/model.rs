@@ -95,6 +95,17 @@ pub struct Node {
     pub resends_all: bool,
     /// This host as a gateway of it.
     pub gateway: Option<AsGateway>,
+    pub tls: Option<NodeTls>,
+}
+
+/// TLS to another server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeTls {
+    pub ca: PathBuf,
+    /// Name of the server in its certificate.
+    pub name: String,
+    /// Own certificate and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
 }
 
 /// This host as a gateway of a storage node.
@@ -389,6 +400,17 @@ pub struct NbdSettings {
     /// Name of this host as a storage node; not empty if there are gateways.
     pub node: String,
     pub gateways: BTreeMap<String, NbdGateway>,
+    pub tls: Option<NbdTls>,
+}
+
+/// `[nbd.tls]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdTls {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: Option<PathBuf>,
+    /// Exports by the name of a client; some end with `*`.
+    pub clients: BTreeMap<String, Vec<String>>,
 }
 
 /// `[nbd.gateway.NAME]`
@@ -408,6 +430,7 @@ impl Default for NbdSettings {
             memory: Bytes::mib(1024),
             node: String::new(),
             gateways: BTreeMap::new(),
+            tls: None,
         }
     }
 }

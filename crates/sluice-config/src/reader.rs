@@ -338,8 +338,8 @@ impl<'a> Reader<'a> {
         read
     }
 
-    /// Names of VMs, or `*`.
-    pub(crate) fn vms(&self, key: &str) -> Option<Vec<String>> {
+    /// Names, or `*`.
+    pub(crate) fn names(&self, key: &str) -> Option<Vec<String>> {
         let node = self.node(key)?;
         let name = |value: &Value| match value {
             Value::Text(text) if !text.is_empty() => Some(text.clone()),
@@ -576,7 +576,7 @@ fn words(kind: &Kind) -> String {
         Kind::Address => "an address with a port".to_owned(),
         Kind::Mode => "permissions in octal as text".to_owned(),
         Kind::Accounts => "a list of users and groups".to_owned(),
-        Kind::Vms => "a list of names of VMs, or \"*\"".to_owned(),
+        Kind::Names => "a list of names, or \"*\"".to_owned(),
         Kind::Words(_) => "a list of words".to_owned(),
         Kind::Size(..) => "a size with its unit".to_owned(),
         Kind::Time(..) => "a time with its unit".to_owned(),

@@ -135,7 +135,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
         }
-        Kind::Vms => {
+        Kind::Names => {
             let name = json!({ "type": "string", "minLength": 1 });
             json!({ "anyOf": [{ "const": "*" }, { "type": "array", "items": name }] })
         }

@@ -116,6 +116,17 @@ fn drop_in(section: &Section, key: &str, value: &str) -> String {
             let other = if key == "host" { "meeting = \"/m\"" } else { "host = 1" };
             return format!("[device.nvme0]\nlatency = \"8ms\"\npool = {{ {key} = {value}, {other} }}\n");
         }
+        ("nbd.tls", "certificate") => "key = \"/k\"",
+        ("nbd.tls", "key") => "certificate = \"/c\"",
+        ("nbd.tls", _) => "certificate = \"/c\"\nkey = \"/k\"",
+        ("nbd.tls.client.NAME", _) => {
+            let tls = "[nbd.tls]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"";
+            return format!("{tls}\n[nbd.tls.client.a]\n{key} = {value}\n");
+        }
+        ("nbd.gateway.NAME", key) => {
+            let other = if key == "vms" { "key_file = \"/k\"" } else { "vms = \"*\"" };
+            return format!("[nbd]\nnode = \"n\"\n[nbd.gateway.a]\n{other}\n{key} = {value}\n");
+        }
         ("device.NAME.delay.time", "min") => "max = \"1s\"",
         ("device.NAME.delay.time", "max") => "min = \"1ms\"",
         ("policy.NAME.latency", "reads_only") => "p99 = \"5ms\"",

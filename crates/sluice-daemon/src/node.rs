@@ -4,11 +4,11 @@ use std::fs::File;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use sluice_config::{AsGateway, NodeAddress, NodeExport};
+use sluice_config::{AsGateway, NodeAddress, NodeExport, NodeTls};
 use sluice_io::nbd::client::{self, HandshakeError, Session, Wanted};
 use sluice_io::nbd::gateway::count::{Counts, VmCount};
 use sluice_io::nbd::gateway::{OPTION_HELLO, OPTION_PROOF};
@@ -17,6 +17,7 @@ use sluice_io::source::remote::Dial;
 use crate::failure::chain;
 use crate::launcher::{self, Question};
 use crate::server::gateways::read_key;
+use crate::server::tls;
 
 /// Maximum time for a connection, and silence of a server during the handshake.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
@@ -51,6 +52,7 @@ fn connect(address: &NodeAddress) -> Result<OwnedFd, String> {
 /// An export, which is connected to when it is needed.
 pub(crate) struct Export {
     pub(crate) export: NodeExport,
+    pub(crate) tls: Option<NodeTls>,
     pub(crate) gateway: Option<Gateway>,
 }
 
@@ -58,48 +60,56 @@ pub(crate) struct Export {
 pub(crate) struct Gateway {
     pub(crate) vm: String,
     pub(crate) stated: AsGateway,
-    /// `None` while a host file is only tried: then the key is.
-    pub(crate) counts: Option<Arc<Counts>>,
-    count: OnceLock<Arc<VmCount>>,
+    count: Arc<VmCount>,
 }
 
 impl Gateway {
-    pub(crate) fn new(vm: &str, stated: &AsGateway, counts: Option<&Arc<Counts>>) -> Gateway {
-        let (vm, stated, counts) = (vm.to_owned(), stated.clone(), counts.cloned());
-        Gateway { vm, stated, counts, count: OnceLock::new() }
-    }
-
-    /// The counter of its VM. Each volume of the VM has it.
-    fn count(&self) -> Result<Option<&Arc<VmCount>>, String> {
-        if let (None, Some(counts)) = (self.count.get(), &self.counts) {
-            let count = counts.of(&self.vm).map_err(|why| format!("the epoch of this gateway is not known: {why}"))?;
-            let _ = self.count.set(count);
-        }
-        Ok(self.count.get())
+    pub(crate) fn new(vm: &str, stated: &AsGateway, counts: &Counts) -> Gateway {
+        Gateway { vm: vm.to_owned(), stated: stated.clone(), count: counts.of(vm) }
     }
 }
 
 impl Dial for Export {
     fn dial(&self) -> Result<(OwnedFd, Session), String> {
+        let epoch = self.gateway.as_ref().map(|gateway| gateway.count.epoch()).transpose();
+        self.connect(
+            epoch.map_err(|why| format!("since when this gateway serves the VM cannot be noted: {why}"))?.unwrap_or(0),
+        )
+    }
+
+    fn look(&self) -> Result<(OwnedFd, Session), String> {
+        self.connect(0)
+    }
+
+    fn count(&self) -> Option<Arc<VmCount>> {
+        self.gateway.as_ref().map(|gateway| Arc::clone(&gateway.count))
+    }
+}
+
+impl Export {
+    fn connect(&self, epoch: u64) -> Result<(OwnedFd, Session), String> {
         let NodeExport { node, name } = &self.export;
         let known =
             self.gateway.as_ref().map(|gateway| Ok::<_, String>((gateway, read_key(&gateway.stated.key_file)?)));
         let known = known.transpose()?;
         let mut stream = File::from(connect(node)?);
         limit_silence(&stream, Some(ANSWER_MAX))?;
+        if let Some(stated) = &self.tls {
+            let (tls, _) = tls::client(stated)?;
+            client::start_tls(&mut stream).map_err(|error| shown(&error, name))?;
+            let inside = tls.connect(stream.into(), ANSWER_MAX).map_err(|why| format!("TLS failed: {why}"))?;
+            stream = File::from(inside);
+            limit_silence(&stream, Some(ANSWER_MAX))?;
+        }
         let mut wanted = Wanted::default();
         if let Some((Gateway { vm, stated, .. }, key)) = &known {
-            let count = self.gateway.as_ref().and_then(|gateway| gateway.count().transpose()).transpose()?;
-            let (name, node, epoch) = (&*stated.name, &*stated.node, count.map_or(0, |count| count.epoch));
+            let (name, node) = (&*stated.name, &*stated.node);
             wanted.gateway = Some(client::Gateway { name, node, key, epoch, vm });
         }
-        let session = client::run(&mut stream, name, wanted).map_err(|error| shown(&error, name))?;
+        let run = if self.tls.is_some() { client::choose } else { client::run };
+        let session = run(&mut stream, name, wanted).map_err(|error| shown(&error, name))?;
         limit_silence(&stream, None)?;
         Ok((stream.into(), session))
-    }
-
-    fn count(&self) -> Option<Arc<VmCount>> {
-        self.gateway.as_ref()?.count.get().cloned()
     }
 }
 
@@ -111,8 +121,8 @@ fn limit_silence(stream: &File, limit: Option<Duration>) -> Result<(), String> {
 
 /// A failed handshake for people: the cause, and what to change.
 fn shown(error: &HandshakeError, export: &str) -> String {
-    use sluice_io::nbd::wire::option_reply::{ERR_INVALID, ERR_POLICY, ERR_UNKNOWN, ERR_UNSUP, ERROR_BIT};
-    const ERR_TLS_REQUIRED: u32 = ERROR_BIT | 5;
+    use sluice_io::nbd::wire::option::STARTTLS;
+    use sluice_io::nbd::wire::option_reply::{ERR_INVALID, ERR_POLICY, ERR_TLS_REQD, ERR_UNKNOWN, ERR_UNSUP};
     match error {
         HandshakeError::Refused { option: OPTION_HELLO, kind: ERR_UNSUP | ERR_INVALID, .. } => {
             "the server has no gateways: it needs `node` in [nbd] and a table [nbd.gateway.NAME] for this host, or gateway removed from the device here"
@@ -124,8 +134,11 @@ fn shown(error: &HandshakeError, export: &str) -> String {
         HandshakeError::Refused { kind: ERR_UNKNOWN, .. } => {
             format!("the server has no export '{export}': state one that it has, or add it there")
         }
-        HandshakeError::Refused { kind: ERR_TLS_REQUIRED, .. } => {
-            "the server wants TLS, which is not supported: use a Unix socket or a tunnel".to_owned()
+        HandshakeError::Refused { kind: ERR_TLS_REQD, .. } => {
+            "the server wants TLS: state tls on its device, with the certificate of the server's authority".to_owned()
+        }
+        HandshakeError::Refused { option: STARTTLS, .. } => {
+            "the server has no TLS: it needs [nbd.tls], or tls removed from the device here".to_owned()
         }
         HandshakeError::Refused { kind: ERR_POLICY, .. } => {
             format!("the server does not let this host have the export '{export}'")

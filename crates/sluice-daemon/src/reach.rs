@@ -23,7 +23,7 @@ pub struct Reach {
     pub webhooks: BTreeSet<String>,
     /// Where hosts meet.
     pub places: BTreeSet<PathBuf>,
-    /// Files of keys.
+    /// Files of keys and certificates.
     pub keys: BTreeSet<PathBuf>,
     /// Other NBD servers.
     pub nodes: BTreeSet<String>,
@@ -61,6 +61,10 @@ impl Reach {
             if let Backend::Nbd(node) = &device.backend {
                 reach.nodes.insert(node.address.to_string());
                 reach.keys.extend(node.gateway.iter().map(|gateway| gateway.key_file.clone()));
+                if let Some(tls) = &node.tls {
+                    let own = tls.own.iter().flat_map(|(certificate, key)| [certificate, key]);
+                    reach.keys.extend(own.chain([&tls.ca]).cloned());
+                }
             }
             reach.places.extend(device.pool.iter().map(|pool| pool.meeting.clone()));
         }
@@ -71,6 +75,9 @@ impl Reach {
                 AlertTo::Command(program) => drop(reach.programs.insert(program.clone())),
                 AlertTo::Webhook(url) => drop(reach.webhooks.insert(url.clone())),
             }
+        }
+        if let Some(tls) = &host.nbd.tls {
+            reach.keys.extend([&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned());
         }
         reach.keys.extend(host.nbd.gateways.values().map(|gateway| gateway.key_file.clone()));
         reach.folders.extend(daemon.source_root.clone());

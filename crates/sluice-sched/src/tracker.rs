@@ -86,6 +86,13 @@ impl Sums {
     fn beyond(self, other: Sums) -> Sums {
         self.zip(other, u64::saturating_sub)
     }
+
+    /// Whether no storage completes as much in this time: 10 million requests or 1 TB per second, or as much at once.
+    fn is_impossible(self, time: Duration) -> bool {
+        let seconds = time.as_secs().saturating_add(1);
+        let requests = 10_000_000_u64.saturating_mul(seconds);
+        self.all > requests << Cost::SHIFT || self.all_bytes > 1_000_000_000_000_u64.saturating_mul(seconds)
+    }
 }
 
 /// What a client tells a server with a request.
@@ -248,7 +255,8 @@ impl Heard {
     }
 
     /// Returns what a request tells that was not known, and what has been heard with it, if the request is accepted. Parts of a normalised
-    /// request are left for later. The first request, also after [`SERVER_FORGOTTEN`], counts 1 and 1 in paper form and nothing in product
+    /// request are left for later. Sums that cannot be count nothing, and are taken for what was before: the client lies, or was lied to. The
+    /// first request, also after [`SERVER_FORGOTTEN`], counts 1 and 1 in paper form and nothing in product
     /// form.
     // rule: mclock.client-counts, mclock.first-request, mclock.forget
     #[must_use]
@@ -264,6 +272,12 @@ impl Heard {
         // A request that was sent earlier may come later, over another connection.
         let Last { sequence, servers, outstanding, .. } = if sequence >= last.sequence { told } else { last };
         let new = sums.beyond(before);
+        if new.is_impossible(now.since(last.at)) {
+            return (
+                RemoteService { servers, outstanding, ..RemoteService::default() },
+                Heard { last: Some(Last { sums, ..told }), ..*self },
+            );
+        }
         let whole = |cost: u64| count(cost >> Cost::SHIFT);
         let delta = whole(new.all);
         let remote = RemoteService {

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod bursts;
+mod exposure;
 mod links;
 pub mod promises;
 mod queue_wait;
@@ -19,7 +20,7 @@ use crate::export::NbdDraft;
 use crate::net_policy::NetPart;
 use crate::policy::Part;
 use crate::uplink::UplinkDraft;
-use crate::vm::VmDraft;
+use crate::vm::{VmDraft, VolumeDraft};
 
 /// A whole host with all tables parsed.
 pub(crate) struct Draft {
@@ -40,4 +41,9 @@ pub(crate) fn run(draft: &Draft, report: &Report) {
     links::check(draft, report);
     queue_wait::check(draft, report);
     sharing::check(draft, report);
+    exposure::check(draft, report);
+}
+
+fn volumes(draft: &Draft) -> impl Iterator<Item = &VolumeDraft> {
+    draft.vms.iter().flat_map(|vm| &vm.volumes)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sluice_net::Mac;
 
-use super::Draft;
+use super::{Draft, volumes};
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::disk_path::DiskPath;
@@ -27,10 +27,6 @@ pub(super) fn check(draft: &Draft, report: &Report) {
     check_ranges(draft, report);
     check_interfaces(draft, report);
     check_macs(draft, report);
-}
-
-fn volumes(draft: &Draft) -> impl Iterator<Item = &VolumeDraft> {
-    draft.vms.iter().flat_map(|vm| &vm.volumes)
 }
 
 fn nics(draft: &Draft) -> impl Iterator<Item = &NicDraft> {

@@ -47,7 +47,7 @@ const ADDRESS_KEYS: &[Key] = &[
         "insecure",
         Kind::Bool,
         "true",
-        "Accepts an address that other hosts can reach. Any client that reaches it can read and write the volumes, and \
+        "Without `[nbd.tls]`: accepts an address that other hosts can reach. Any client that reaches it can read and write the volumes, and \
          nothing is encrypted",
     )
     .default("false"),
@@ -79,6 +79,7 @@ pub static NBD: Section = Section {
             )
             .default("\"1GiB\""),
             Key::new("node", Kind::Text, "\"node1\"", "Name of this host as a storage node, which gateways state"),
+            Key::new("tls", Kind::Table(&NBD_TLS), "", "Encrypts NBD at every TCP address, and can tell clients apart"),
             Key::new(
                 "gateway",
                 Kind::Named(&NBD_GATEWAY),
@@ -87,6 +88,42 @@ pub static NBD: Section = Section {
             ),
         ],
     ],
+    scheduler_tables: &[],
+};
+
+/// `[nbd.tls]`
+pub static NBD_TLS: Section = Section {
+    title: "nbd.tls",
+    doc: "TLS of NBD at TCP addresses, [which every client there must use](how-to/encryption.md)",
+    groups: &[&[
+        super::CERTIFICATE,
+        super::CERTIFICATE_KEY,
+        Key::new(
+            "client_ca",
+            Kind::Path,
+            "\"/etc/sluice/tls/client-ca.pem\"",
+            "Certificates that sign those of clients, in PEM. Without it a client needs no certificate",
+        ),
+        Key::new(
+            "client",
+            Kind::Named(&TLS_CLIENT),
+            "",
+            "A client by a name in its certificate. If there is one, the others may open nothing. Needs `client_ca`",
+        ),
+    ]],
+    scheduler_tables: &[],
+};
+
+/// `[nbd.tls.client.NAME]`
+pub static TLS_CLIENT: Section = Section {
+    title: "nbd.tls.client.NAME",
+    doc: "What a client may open whose certificate has this DNS name",
+    groups: &[&[Key::new(
+        "exports",
+        Kind::Names,
+        "[\"db1/*\", \"web/root\"]",
+        "Names of exports, of which each may end with `*`; `\"*\"`: all of them",
+    )]],
     scheduler_tables: &[],
 };
 
@@ -103,7 +140,7 @@ pub static NBD_GATEWAY: Section = Section {
             "\"/etc/sluice/gw1.key\"",
             "File with the key that the gateway and this host share, as `openssl rand -hex 32` makes one",
         ),
-        Key::new("vms", Kind::Vms, "[\"db1\", \"web1\"]", "The VMs that it may serve; `\"*\"`: all of them"),
+        Key::new("vms", Kind::Names, "[\"db1\", \"web1\"]", "The VMs that it may serve; `\"*\"`: all of them"),
     ]],
     scheduler_tables: &[],
 };

@@ -82,7 +82,7 @@ impl Kind {
             Kind::Source => "an absolute path, or an export of a server".to_owned(),
             Kind::Address => "an address and a port".to_owned(),
             Kind::Mode => "permissions in octal".to_owned(),
-            Kind::Vms => "a list of names of VMs, or `\"*\"`".to_owned(),
+            Kind::Names => "a list of names, or `\"*\"`".to_owned(),
             Kind::Words(_) => format!("a list of {}", Kind::Word(self.listed()).in_words()),
             Kind::Accounts => "a list of `\"user:NAME\"` and `\"group:NAME\"`".to_owned(),
             Kind::Size(..) => "a size".to_owned(),

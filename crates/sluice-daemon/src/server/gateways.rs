@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sluice_config::{Host, NbdGateway};
 use sluice_io::nbd::gateway::count::Counts;
-use sluice_io::nbd::gateway::proof::{KEY_LEN_MAX, Key};
+use sluice_io::nbd::gateway::proof::Key;
 use sluice_io::nbd::gateway::sessions::{Admitted, Holder, Keep, Sessions, Settings};
 use sluice_io::nbd::gateway::{ProcessId, StartId};
+use sluice_io::nbd::listener::Access;
 
+use super::tls::{self, read_secret};
 use crate::failure::chain;
 use crate::state::folder::replace;
 
@@ -24,64 +25,68 @@ const HOLDERS: &str = "gateways.json";
 const MODE: u32 = 0o600;
 
 /// This host as a gateway and as a node.
-#[derive(Default)]
 pub(super) struct Gateways {
-    /// What its VMs are served; `None` while a host file is only tried.
-    pub(super) counts: Option<Arc<Counts>>,
-    pub(super) sessions: Arc<Sessions>,
+    /// What its VMs are served.
+    pub(super) counts: Arc<Counts>,
+    pub(super) access: Arc<Access>,
     process: ProcessId,
 }
 
 impl Gateways {
     /// Those of a daemon with this state directory.
     pub(super) fn of(folder: Option<PathBuf>) -> Gateways {
-        let holders = folder.as_deref().map(kept).unwrap_or_default();
-        let keep: Box<dyn Keep> = match &folder {
-            Some(folder) => Box::new(InFolder(folder.join(HOLDERS))),
-            None => Box::new(()),
+        let holders = folder.as_deref().map_or_else(|| Ok(BTreeMap::new()), kept);
+        let keep: Arc<dyn Keep> = match &folder {
+            Some(folder) => Arc::new(InFolder(folder.join(HOLDERS))),
+            None => Arc::new(()),
         };
         let counts = Arc::new(Counts::new(move || next_epoch(folder.as_deref())));
-        Gateways { counts: Some(counts), sessions: Arc::new(Sessions::new(holders, keep)), process: ProcessId::new() }
+        let access = Arc::new(Access::new(Sessions::new(holders, keep)));
+        Gateways { counts, access, process: ProcessId::new() }
     }
 
-    /// Lets the gateways of a host file come. One whose key cannot be read is left out; all others come.
+    /// Lets the gateways of a host file come. One whose key cannot be read has the key that it had, or is left out; all others come.
     pub(super) fn set(&self, host: &Host) {
+        let before = self.access.sessions.settings();
         let admitted = host.nbd.gateways.iter().filter_map(|(name, gateway)| match read_key(&gateway.key_file) {
             Ok(key) => {
                 let NbdGateway { vms, .. } = gateway.clone();
                 Some((name.clone(), Admitted { key: Arc::new(key), vms }))
+            }
+            Err(why) if before.gateways.contains_key(name) => {
+                tracing::error!(gateway = name, why, "The key of a gateway cannot be read again: the one before holds");
+                Some((name.clone(), Admitted { vms: gateway.vms.clone(), ..before.gateways[name].clone() }))
             }
             Err(why) => {
                 tracing::error!(gateway = name, why, "A gateway has no key and cannot come");
                 None
             }
         });
-        self.sessions.set(Settings { node: host.nbd.node.clone(), gateways: admitted.collect() });
+        self.access.sessions.set(Settings { node: host.nbd.node.clone(), gateways: admitted.collect() });
+        match host.nbd.tls.as_ref().map(tls::server).transpose() {
+            Ok(server) => self.access.set_tls(server.map(|(server, _)| server)),
+            // Clients without TLS must not come because of a file.
+            Err(why) => {
+                tracing::error!(why, "TLS of NBD has no certificate: as before, or nobody can connect over TCP");
+                self.access.require_tls();
+            }
+        }
     }
 
     /// By what this node tells gateways that a volume has lost nothing: as long as the host runs; if writes are not on the disk when they
     /// are confirmed, as long as this process does.
     pub(super) fn start_of(&self, is_direct: bool) -> StartId {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        StartId::of(&boot, (!is_direct).then_some(&self.process))
+        StartId::of(&boot, (!is_direct || boot.is_empty()).then_some(&self.process))
     }
 }
 
 /// Reads a key.
 ///
 /// # Errors
-/// It cannot be read, is none, or anyone on this host may read it; in words.
+/// It cannot be read, is none, or every user of this host may read it; in words.
 pub(crate) fn read_key(path: &Path) -> Result<Key, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let file = fs::File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    if mode & 0o007 != 0 {
-        let shown = path.display();
-        return Err(format!("{shown}: every user of this host may read the key: chmod o= {shown}"));
-    }
-    let mut contents = Vec::new();
-    file.take(KEY_LEN_MAX as u64 + 1).read_to_end(&mut contents).map_err(failed)?;
-    Key::new(&contents).map_err(|why| format!("{}: {why}", path.display()))
+    Key::new(&read_secret(path)?).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// Returns an epoch that is later than each before, also if the clock was set back.
@@ -89,9 +94,14 @@ fn next_epoch(folder: Option<&Path>) -> Result<u64, String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
     let Some(path) = folder.map(|folder| folder.join(EPOCH)) else { return Ok(now) };
-    let last = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0u64);
-    let epoch = now.max(last + 1);
-    replace(&path, format!("{epoch}\n").as_bytes(), MODE).map_err(|error| format!("{}: {error}", path.display()))?;
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let last: u64 = match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map_err(|error| failed(&error))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(failed(&error)),
+    };
+    let epoch = now.max(last.saturating_add(1));
+    replace(&path, format!("{epoch}\n").as_bytes(), MODE).map_err(|error| failed(&error))?;
     Ok(epoch)
 }
 
@@ -110,19 +120,28 @@ impl Keep for InFolder {
     }
 }
 
-fn kept(folder: &Path) -> BTreeMap<String, Holder> {
+/// Reads what was kept.
+///
+/// # Errors
+/// It is damaged, and none must come before the operator has decided; in words.
+fn kept(folder: &Path) -> Result<BTreeMap<String, Holder>, String> {
     let path = folder.join(HOLDERS);
-    let Ok(text) = fs::read(&path) else { return BTreeMap::new() };
-    let read: Result<BTreeMap<String, (String, u64)>, _> = serde_json::from_slice(&text);
-    let read = read.unwrap_or_else(|error| {
-        tracing::error!(file = %path.display(), %error, "The gateways of VMs are not known: any may come first");
-        BTreeMap::new()
-    });
-    read.into_iter().map(|(vm, (gateway, epoch))| (vm, Holder { gateway, epoch })).collect()
+    let wrong = |error: &dyn std::fmt::Display| {
+        format!("{}: {error}; remove the file if no gateway but the right ones runs", path.display())
+    };
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(wrong(&error)),
+    };
+    let read: BTreeMap<String, (String, u64)> = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+    Ok(read.into_iter().map(|(vm, (gateway, epoch))| (vm, Holder { gateway, epoch })).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -133,6 +152,8 @@ mod tests {
         fs::write(folder.path().join(EPOCH), format!("{later}\n")).unwrap();
         assert_eq!(next_epoch(Some(folder.path())), Ok(later + 1));
         assert_eq!(next_epoch(Some(folder.path())), Ok(later + 2));
+        fs::write(folder.path().join(EPOCH), "x").unwrap();
+        assert!(next_epoch(Some(folder.path())).unwrap_err().contains("gateway-epoch"));
         assert!(next_epoch(Some(Path::new("/proc/none"))).unwrap_err().contains("/proc/none/gateway-epoch"));
     }
 
@@ -142,9 +163,10 @@ mod tests {
         let holder = Holder { gateway: "gw1".to_owned(), epoch: 7 };
         let holders = BTreeMap::from([("db1".to_owned(), holder)]);
         InFolder(folder.path().join(HOLDERS)).keep(&holders).unwrap();
-        assert_eq!(kept(folder.path()), holders);
+        assert_eq!(kept(folder.path()), Ok(holders));
         fs::write(folder.path().join(HOLDERS), "{").unwrap();
-        assert_eq!(kept(folder.path()), BTreeMap::new());
+        assert!(kept(folder.path()).unwrap_err().contains("gateways.json"), "a damaged file is no empty one");
+        assert_eq!(kept(&folder.path().join("none")), Ok(BTreeMap::new()));
     }
 
     #[test]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use sluice_config::Protocol;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
-use sluice_io::nbd::gateway::sessions::Sessions;
-use sluice_io::nbd::listener::{Catalogue, NbdListener};
+use sluice_io::nbd::listener::{Access, Catalogue, NbdListener};
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::socket_file::FileId;
 use sluice_io::vhost_user::counts::Counts;
@@ -55,12 +54,10 @@ impl Listening {
         bound: Bound,
         serves: Serves,
         limit: &Arc<SharedLimit>,
-        sessions: &Arc<Sessions>,
+        access: &Arc<Access>,
     ) -> Result<Listening, ListenError> {
         Ok(match serves {
-            Serves::Nbd => {
-                Listening::Nbd(NbdListener::start(bound, Catalogue::default(), limit, Arc::clone(sessions))?)
-            }
+            Serves::Nbd => Listening::Nbd(NbdListener::start(bound, Catalogue::default(), limit, Arc::clone(access))?),
             Serves::Disk => Listening::Disk(VhostListener::start(bound, None, limit)?),
             Serves::Nic => Listening::Nic(VhostListener::start(bound, None, limit)?),
         })

@@ -61,6 +61,7 @@ mod socket;
 mod sockets;
 mod stage;
 pub mod stats;
+pub(crate) mod tls;
 mod tolerance;
 mod translate;
 mod volume;
@@ -255,7 +256,7 @@ impl Default for Server {
             taps: BTreeMap::new(),
             fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
-            gateways: Gateways::default(),
+            gateways: Gateways::of(None),
             down: Arc::default(),
             models: BTreeMap::new(),
         }

@@ -32,8 +32,7 @@ pub(super) fn listen(
     for (key, tolerance, socket) in needs.each::<Socket>() {
         let listening = found.take::<Socket>(key).and_then(|bound| {
             let bound = bound.flatten().expect("what is needed was made");
-            let listening =
-                Listening::start(bound, socket.serves, &server.connection_limit, &server.gateways.sessions)?;
+            let listening = Listening::start(bound, socket.serves, &server.connection_limit, &server.gateways.access)?;
             staged.sockets.insert(socket.endpoint.to_string(), listening);
             Ok(())
         });

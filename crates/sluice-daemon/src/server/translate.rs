@@ -113,7 +113,7 @@ pub(super) fn export(vm: &str, volume: &sluice_config::Volume, info: VolumeInfo)
 
 /// Returns the changed setting of a device that cannot change at run time, if there is one.
 pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config::Device) -> Option<&'static str> {
-    let backend = if node(old).is_some() && node(new).is_some() { "path, resend or gateway" } else { "backend" };
+    let backend = if node(old).is_some() && node(new).is_some() { "path, resend, gateway or tls" } else { "backend" };
     let fixed = [
         (old.paths != new.paths && !new.may_grow(), "path"),
         (!keeps_disks(old, new), "path (it may only get more disks)"),

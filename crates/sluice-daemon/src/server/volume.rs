@@ -40,7 +40,7 @@ pub(super) struct Opening {
     /// The server that its device is.
     node: Option<Node>,
     /// What this host's VMs are served elsewhere.
-    counts: Option<Arc<Counts>>,
+    counts: Arc<Counts>,
 }
 
 /// An open volume.
@@ -162,7 +162,7 @@ impl Opening {
         let block_size = guard.block_size(&name, volume, known);
         let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
         let (volume, growth, node) = (Arc::clone(volume), None, None);
-        let counts = server.gateways.counts.clone();
+        let counts = Arc::clone(&server.gateways.counts);
         Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts }
     }
 
@@ -176,7 +176,8 @@ impl Opening {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
             let volume = Arc::clone(volume);
             let (replaces, is_forced, growth, node) = (false, false, None, None);
-            Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts: None }
+            let counts = Arc::clone(&server.gateways.counts);
+            Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts }
         };
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
@@ -196,7 +197,7 @@ impl Opening {
             unreachable!("a volume on a server is an export of it")
         };
         let vm = self.name.parts().0;
-        let gateway = node.gateway.as_ref().map(|stated| Gateway::new(vm, stated, self.counts.as_ref()));
+        let gateway = node.gateway.as_ref().map(|stated| Gateway::new(vm, stated, &self.counts));
         let spec = RemoteSpec {
             name: export.to_string(),
             read_only: self.volume.read_only,
@@ -206,7 +207,7 @@ impl Opening {
                 Node { resends_all: true, .. } => Resend::All,
                 Node { .. } => Resend::Reads,
             },
-            dial: Box::new(Export { export: export.clone(), gateway }),
+            dial: Box::new(Export { export: export.clone(), tls: node.tls.clone(), gateway }),
         };
         let source = caught(&self.path(), || spec.connect())?;
         Ok(Opened { store: StoreSpec::Remote(Arc::new(source)), disks: DiskSet::default(), is_admitted: None })

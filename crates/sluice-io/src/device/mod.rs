@@ -138,6 +138,12 @@ impl NbdHandle {
         let _ = self.mailbox.send(Message::Command(end.into()));
     }
 
+    /// Charges a VM CPU time that another thread has used for it.
+    pub(crate) fn charge(&self, vm: &str, used: Duration) {
+        let charge = nbd::Command::Charge { vm: vm.to_owned(), used };
+        let _ = self.mailbox.send(Message::Command(charge.into()));
+    }
+
     pub(crate) fn is_same(&self, other: &NbdHandle) -> bool {
         self.mailbox.is_same(&other.mailbox)
     }

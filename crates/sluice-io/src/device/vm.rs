@@ -58,7 +58,7 @@ impl Gateway {
 
     /// Notes that a gateway of this epoch serves the VM. What another one has told has no meaning for it.
     pub(crate) fn begin(&mut self, epoch: u64) {
-        if epoch > self.since {
+        if epoch != self.since {
             *self = Gateway { since: epoch, heard: Heard::default() };
         }
     }

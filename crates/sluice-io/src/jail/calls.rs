@@ -192,6 +192,7 @@ pub const CALLS: &[Group] = &[
     ),
     only("limits are read and not set", calls![SYS_prlimit64], Only::Bits(2, u64::MAX, 0, "reads alone")),
     all("waiting", calls![SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_ppoll SYS_eventfd2]),
+    only("pairs of sockets in this process, for TLS", calls![SYS_socketpair], Only::One(0, values![AF_UNIX])),
     only("sockets that listen", calls![SYS_socket], Only::Sockets(SOCKETS)),
     only(
         "sockets that exist, which do not connect with the first data",

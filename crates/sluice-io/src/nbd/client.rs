@@ -10,6 +10,9 @@ use super::wire::{BASE_ALLOCATION, OPTION_MAGIC, handshake_flag, info, option, o
 /// Maximum number of replies to one option; a server that sends more is rejected.
 const REPLIES_MAX: usize = 1024;
 
+/// Maximum number of characters of a server's message that are told.
+const MESSAGE_MAX: usize = 300;
+
 /// Why a handshake has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -94,14 +97,30 @@ impl Session {
 /// # Errors
 /// The server refuses the export, breaks the protocol, or the connection fails.
 pub fn run<S: Read + Write>(stream: &mut S, export: &str, options: Wanted<'_>) -> Result<Session, HandshakeError> {
-    let mut session = Session::default();
     greet(stream)?;
+    choose(stream, export, options)
+}
+
+/// Runs the beginning of a handshake, up to where TLS begins. [`choose`] follows over TLS.
+///
+/// # Errors
+/// The server has no TLS, breaks the protocol, or the connection fails.
+pub fn start_tls<S: Read + Write>(stream: &mut S) -> Result<(), HandshakeError> {
+    greet(stream)?;
+    ask(stream, option::STARTTLS, &[], |_, _| Ok(()))
+}
+
+/// Runs the rest of a handshake, and stops at the first byte of the transmission phase.
+///
+/// # Errors
+/// As [`run`].
+pub fn choose<S: Read + Write>(stream: &mut S, export: &str, options: Wanted<'_>) -> Result<Session, HandshakeError> {
+    let mut session = Session::default();
     if options.structured_replies {
         session.structured_replies = offered(ask(stream, option::STRUCTURED_REPLY, &[], |_, _| Ok(())))?;
     }
     if let Some(gateway) = &options.gateway {
-        let known = introduce(stream, export, gateway)?;
-        session.gateway = (gateway.epoch > 0).then_some(known);
+        session.gateway = Some(introduce(stream, export, gateway)?);
     }
     let name = [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat();
     if options.base_allocation && session.structured_replies {
@@ -207,7 +226,9 @@ fn ask<S: Read + Write>(
         match header.kind {
             option_reply::ACK => return Ok(()),
             kind if kind & option_reply::ERROR_BIT != 0 => {
-                let message = String::from_utf8_lossy(&payload).into_owned();
+                // A log line has room for as much.
+                let message = String::from_utf8_lossy(&payload);
+                let message = message.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect();
                 return Err(HandshakeError::Refused { option: code, kind, message });
             }
             kind => on_reply(kind, &payload)?,

@@ -17,10 +17,11 @@
 //! protocol would allow to refuse the client immediately (`ERR_BLOCK_SIZE_REQD`). We do not, because many clients never
 //! request them and yet send only aligned requests.
 
+use std::future::{Future, ready};
 use std::io;
 
 use super::export::{Export, transmission_flags};
-use super::gateway::proof::Side;
+use super::gateway::proof::{Key, Side};
 use super::gateway::{Door, Hello, Known, OPTION_HELLO, OPTION_PROOF, REPLY_CHALLENGE, REPLY_CONFIRMED};
 use super::options::{InfoRequest, MetaRequest, OptionError, export_name};
 use super::wire::{
@@ -59,13 +60,13 @@ pub trait Exports {
         Err(None)
     }
 
-    /// Notes that this gateway has proven its key.
+    /// Makes a gateway that has proven that it has this key the one of the export's VM.
     ///
     /// # Errors
     /// Why it may not come, for it.
-    fn admit(&self, hello: &Hello) -> Result<(), String> {
-        let _ = hello;
-        Ok(())
+    fn admit(&self, hello: &Hello, key: &Key) -> impl Future<Output = Result<(), String>> + Send {
+        let _ = (hello, key);
+        ready(Ok(()))
     }
 }
 
@@ -105,6 +106,12 @@ pub enum NegotiateError {
         /// The message that did not arrive.
         awaited: &'static str,
     },
+    /// `EXPORT_NAME` came without TLS; this option has no error reply.
+    #[error("The client does not start TLS, which this address requires")]
+    TlsRequired,
+    /// TLS failed.
+    #[error("TLS failed: {0}")]
+    Tls(String),
     /// The connection failed.
     #[error("The connection failed during the handshake")]
     Io(#[source] io::Error),
@@ -154,12 +161,38 @@ pub struct OptionHeader {
     pub len_bytes: u32,
 }
 
+/// Whether a connection is encrypted, or is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// It is not, and need not be.
+    No,
+    /// It must be, before anything else.
+    Required,
+    /// It is.
+    Done,
+}
+
+/// The result of an option.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The next option follows.
+    Next,
+    /// [`Exports::admit`] follows with what [`Handshake::proven`] returns, and then [`Handshake::admitted`].
+    Admit,
+    /// TLS follows, and then another [`Handshake::after_tls`].
+    StartTls,
+    /// The client has chosen an export.
+    Chosen(Negotiated),
+}
+
 /// How far a gateway has come.
 #[derive(Debug)]
 enum Gateway {
     No,
     /// It knows the challenge.
     Asked(Box<(Hello, Door)>),
+    /// It has proven its key.
+    Proven(Box<(Hello, Door)>, Known),
     /// It may choose the export of that name.
     Known(Box<Known>, String),
 }
@@ -168,6 +201,7 @@ enum Gateway {
 #[derive(Debug)]
 pub struct Handshake<'a, E: ?Sized> {
     exports: &'a E,
+    tls: Tls,
     fixed_newstyle: bool,
     no_zeroes: bool,
     structured_replies: bool,
@@ -179,9 +213,10 @@ pub struct Handshake<'a, E: ?Sized> {
 
 impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
     /// Creates a handshake, before the client has sent anything.
-    pub fn new(exports: &'a E) -> Handshake<'a, E> {
+    pub fn new(exports: &'a E, tls: Tls) -> Handshake<'a, E> {
         Handshake {
             exports,
+            tls,
             fixed_newstyle: false,
             no_zeroes: false,
             structured_replies: false,
@@ -189,6 +224,13 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             gateway: Gateway::No,
             options: 0,
         }
+    }
+
+    /// Creates the handshake that follows TLS. What the client has asked for before is forgotten, as the protocol requires.
+    #[must_use]
+    pub fn after_tls(self) -> Handshake<'a, E> {
+        let Handshake { exports, fixed_newstyle, no_zeroes, options, .. } = self;
+        Handshake { fixed_newstyle, no_zeroes, options, ..Handshake::new(exports, Tls::Done) }
     }
 
     /// Handles the client's flags, the first thing that it sends.
@@ -231,33 +273,45 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         Ok(OptionHeader { code: option, len_bytes })
     }
 
-    /// Handles an option and appends the reply to `out`. `Some` ends the handshake.
+    /// Handles an option and appends the reply to `out`.
     ///
     /// # Errors
     /// [`NegotiateError::Aborted`], [`NegotiateError::UnknownExport`], [`NegotiateError::BadExportName`]: send `out` if
     /// it is not empty, then close the connection.
-    pub fn option(
-        &mut self,
-        code: u32,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Negotiated>, NegotiateError> {
+    pub fn option(&mut self, code: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<Step, NegotiateError> {
         match code {
-            option::EXPORT_NAME => return self.export_name(payload, out).map(Some),
+            option::STARTTLS => return Ok(self.start_tls(payload, out)),
+            option::EXPORT_NAME if self.tls == Tls::Required => return Err(NegotiateError::TlsRequired),
+            option::EXPORT_NAME => return self.export_name(payload, out).map(Step::Chosen),
             option::ABORT => {
                 reply(out, code, option_reply::ACK, &[]);
                 return Err(NegotiateError::Aborted);
             }
-            option::GO => return Ok(self.info(code, payload, out)),
+            _ if self.tls == Tls::Required => refuse(out, code, option_reply::ERR_TLS_REQD, "This server wants TLS"),
+            option::GO => return Ok(self.info(code, payload, out).map_or(Step::Next, Step::Chosen)),
             option::INFO => _ = self.info(code, payload, out),
             option::LIST => self.list(payload, out),
             option::STRUCTURED_REPLY => self.structured_reply(payload, out),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(code, payload, out),
             OPTION_HELLO => self.hello(payload, out),
-            OPTION_PROOF => self.proof(payload, out),
+            OPTION_PROOF => return Ok(self.proof(payload, out)),
             _ => refuse(out, code, option_reply::ERR_UNSUP, "This server does not offer that option"),
         }
-        Ok(None)
+        Ok(Step::Next)
+    }
+
+    fn start_tls(&self, payload: &[u8], out: &mut Vec<u8>) -> Step {
+        let (kind, message) = match self.tls {
+            Tls::No => (option_reply::ERR_UNSUP, "This socket has no TLS"),
+            _ if !payload.is_empty() => (option_reply::ERR_INVALID, "The option takes no payload"),
+            Tls::Done => (option_reply::ERR_INVALID, "The connection is encrypted already"),
+            Tls::Required => {
+                reply(out, option::STARTTLS, option_reply::ACK, &[]);
+                return Step::StartTls;
+            }
+        };
+        refuse(out, option::STARTTLS, kind, message);
+        Step::Next
     }
 
     fn export_name(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<Negotiated, NegotiateError> {
@@ -318,12 +372,18 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
     }
 
     fn hello(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        if matches!(self.gateway, Gateway::Known(..)) {
+            return refuse(out, OPTION_HELLO, option_reply::ERR_INVALID, "The gateway is known already");
+        }
         self.gateway = Gateway::No;
         if self.structured_replies {
             return refuse(out, OPTION_HELLO, option_reply::ERR_INVALID, "A gateway gets simple replies");
         }
         let hello = match Hello::parse(payload) {
             Ok(hello) => hello,
+            Err(error @ OptionError::OtherVersion) => {
+                return refuse(out, OPTION_HELLO, option_reply::ERR_POLICY, &error.to_string());
+            }
             Err(error) => return refuse_payload(out, OPTION_HELLO, error),
         };
         if self.resolve(&hello.export).is_none() {
@@ -340,32 +400,61 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         }
     }
 
-    fn proof(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+    fn proof(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Step {
         // A challenge is used once.
         let Gateway::Asked(asked) = std::mem::replace(&mut self.gateway, Gateway::No) else {
-            return refuse(out, OPTION_PROOF, option_reply::ERR_INVALID, "A proof follows a challenge");
+            refuse(out, OPTION_PROOF, option_reply::ERR_INVALID, "A proof follows a challenge");
+            return Step::Next;
         };
-        let (hello, Door { key, challenge, vm }) = *asked;
-        if !key.verifies(payload, Side::Client, &hello, &challenge) {
+        let (hello, Door { key, challenge, vm }) = &*asked;
+        if !key.verifies(payload, Side::Client, hello, challenge) {
+            let (gateway, node) = (&hello.gateway, &challenge.node);
+            tracing::warn!(gateway, node, "A gateway has another key than this node, or means another node");
             let message = "The proof is wrong: both sides need the same key, and the gateway the name of this node";
-            return refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, message);
+            refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, message);
+            return Step::Next;
         }
+        let Some(number) = hello.vms.iter().position(|listed| listed == vm) else {
+            refuse(out, OPTION_PROOF, option_reply::ERR_INVALID, "The VM of the export is not listed");
+            return Step::Next;
+        };
+        let (gateway, epoch) = (hello.gateway.clone(), hello.epoch);
+        let server = (challenge.node.clone(), challenge.device.clone());
+        let known = Known { gateway, epoch, vm: (vm.clone(), number as u16), server, start: challenge.start };
+        self.gateway = Gateway::Proven(asked, known);
+        if epoch == 0 {
+            // The key is only tried.
+            self.admitted(Ok(()), out);
+            return Step::Next;
+        }
+        Step::Admit
+    }
+
+    /// What [`Exports::admit`] is asked for.
+    pub(super) fn proven(&self) -> Option<(&'a E, &Hello, &Key)> {
+        let Gateway::Proven(asked, _) = &self.gateway else { return None };
+        Some((self.exports, &asked.0, &asked.1.key))
+    }
+
+    /// Answers a proof, now that it is known whether the gateway may come.
+    pub(super) fn admitted(&mut self, result: Result<(), String>, out: &mut Vec<u8>) {
+        let Gateway::Proven(asked, known) = std::mem::replace(&mut self.gateway, Gateway::No) else {
+            unreachable!("it follows a proof")
+        };
+        let (hello, Door { key, challenge, .. }) = &*asked;
         // The device thread gets the export of this name.
         let export = self.resolve(&hello.export).map(|export| export.name);
-        let number = hello.vms.iter().position(|listed| *listed == vm).map(|at| at as u16);
-        let (Some(export), Some(number)) = (export, number) else {
-            return refuse(out, OPTION_PROOF, option_reply::ERR_UNKNOWN, "There is no such export any more");
+        let export = result.and_then(|()| export.ok_or_else(|| "There is no such export any more".to_owned()));
+        let export = match export {
+            Ok(export) => export,
+            Err(why) => {
+                tracing::warn!(gateway = hello.gateway, why, "A gateway was refused");
+                return refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, &why);
+            }
         };
-        let is_trial = hello.epoch == 0;
-        if !is_trial && let Err(why) = self.exports.admit(&hello) {
-            return refuse(out, OPTION_PROOF, option_reply::ERR_POLICY, &why);
-        }
-        reply(out, OPTION_PROOF, REPLY_CONFIRMED, &[&key.prove(Side::Server, &hello, &challenge)]);
+        reply(out, OPTION_PROOF, REPLY_CONFIRMED, &[&key.prove(Side::Server, hello, challenge)]);
         reply(out, OPTION_PROOF, option_reply::ACK, &[]);
-        let Hello { gateway, epoch, .. } = hello;
-        let server = (challenge.node, challenge.device);
-        let known = Known { gateway, epoch, vm: (vm, number), server, start: challenge.start };
-        if !is_trial {
+        if known.epoch > 0 {
             self.gateway = Gateway::Known(Box::new(known), export);
         }
     }
@@ -374,7 +463,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
     fn may_choose(&self, export: &Export) -> bool {
         match &self.gateway {
             Gateway::No => true,
-            Gateway::Asked(_) => false,
+            Gateway::Asked(_) | Gateway::Proven(..) => false,
             Gateway::Known(_, name) => *name == export.name,
         }
     }

@@ -6,18 +6,20 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::export::Export;
+use super::gateway::proof::Key;
 use super::gateway::sessions::Sessions;
 use super::gateway::{Door, Hello, StartId};
-use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
-use super::negotiate::negotiate;
+use super::handshake::{Exports, Handshake, Listed, NegotiateError, Negotiated, Tls};
+use super::negotiate::{End, begin, go_on, negotiate};
+use super::tls::{self, Allowed, Meter};
 use super::unfinished::{Begun, Unfinished};
 use crate::accept::{Accepted, Opening, Peer, Service, Stream, accept, opening};
 use crate::cpu::metered;
@@ -78,21 +80,73 @@ impl Catalogue {
     }
 }
 
+/// Who may come to the sockets of a daemon.
+#[derive(Default)]
+pub struct Access {
+    pub sessions: Sessions,
+    tls: Mutex<TcpTls>,
+}
+
+/// TLS at TCP addresses.
+#[derive(Default, Clone)]
+enum TcpTls {
+    #[default]
+    No,
+    /// It is required, and nobody can connect.
+    WithoutCertificate,
+    Required(Arc<tls::Server>),
+}
+
+impl Access {
+    /// Nobody but those whom a socket lets in.
+    #[must_use]
+    pub fn new(sessions: Sessions) -> Access {
+        Access { sessions, tls: Mutex::default() }
+    }
+
+    /// From now on clients at TCP addresses need TLS, or not.
+    pub fn set_tls(&self, server: Option<tls::Server>) {
+        *self.tls_state() = server.map_or(TcpTls::No, |server| TcpTls::Required(Arc::new(server)));
+    }
+
+    /// Requires TLS although there is no certificate now: the one before is used, if there was one.
+    pub fn require_tls(&self) {
+        let mut state = self.tls_state();
+        if let TcpTls::No = *state {
+            *state = TcpTls::WithoutCertificate;
+        }
+    }
+
+    fn tls_state(&self) -> MutexGuard<'_, TcpTls> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The volumes for one client: those that were offered when its handshake began. Each has its current size, because a handshake may
 /// take 30 s. A volume that was removed or replaced since then is still offered; its device thread then disconnects the
 /// client.
 struct Offer {
     entries: Arc<[Entry]>,
     catalogue: Catalogue,
-    sessions: Arc<Sessions>,
+    access: Arc<Access>,
+    /// What the client may open, by its certificate.
+    allowed: OnceLock<Allowed>,
     /// The entry of the client's last query, which is the one that it chooses.
     last_found: Mutex<Option<Entry>>,
 }
 
 impl Offer {
-    fn of(catalogue: &Catalogue, sessions: &Arc<Sessions>) -> Offer {
-        let (entries, sessions) = (Arc::clone(&catalogue.entries()), Arc::clone(sessions));
-        Offer { entries, catalogue: catalogue.clone(), sessions, last_found: Mutex::default() }
+    fn of(catalogue: &Catalogue, access: &Arc<Access>) -> Offer {
+        let (entries, access) = (Arc::clone(&catalogue.entries()), Arc::clone(access));
+        Offer { entries, catalogue: catalogue.clone(), access, allowed: OnceLock::new(), last_found: Mutex::default() }
+    }
+
+    fn allow(&self, allowed: Allowed) {
+        let _ = self.allowed.set(allowed);
+    }
+
+    fn may_open(&self, name: &str) -> bool {
+        self.allowed.get().is_none_or(|allowed| allowed.has(name))
     }
 
     fn last_found(&self) -> MutexGuard<'_, Option<Entry>> {
@@ -109,11 +163,11 @@ impl Exports for Offer {
     fn list(&self) -> Vec<Listed> {
         let listed =
             |entry: &Entry| Listed { name: entry.export.name.clone(), description: entry.export.description.clone() };
-        self.entries.iter().map(listed).collect()
+        self.entries.iter().filter(|entry| self.may_open(&entry.export.name)).map(listed).collect()
     }
 
     fn find(&self, name: &str) -> Option<Export> {
-        let offered = self.entries.iter().find(|entry| entry.export.name == name)?;
+        let offered = self.entries.iter().find(|entry| entry.export.name == name && self.may_open(name))?;
         let is_it = |entry: &&Entry| entry.export.name == name && entry.generation == offered.generation;
         let now = self.catalogue.entries().iter().find(is_it).unwrap_or(offered).clone();
         let export = now.export.clone();
@@ -124,13 +178,12 @@ impl Exports for Offer {
     fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
         let found = self.last_found();
         let Entry { vm, device_name, start, .. } = found.as_ref().ok_or(None)?;
-        self.sessions.challenge(hello, vm, device_name, *start)
+        self.access.sessions.challenge(hello, vm, device_name, *start)
     }
 
-    fn admit(&self, hello: &Hello) -> Result<(), String> {
-        let found = self.last_found();
-        let Entry { vm, device, .. } = found.as_ref().ok_or("there is no such export any more")?;
-        self.sessions.admit(hello, vm, device)
+    async fn admit(&self, hello: &Hello, key: &Key) -> Result<(), String> {
+        let vm = self.last_found().as_ref().map(|entry| entry.vm.clone());
+        self.access.sessions.admit(hello, &vm.ok_or("there is no such export any more")?, key).await
     }
 }
 
@@ -147,7 +200,7 @@ pub struct NbdListener {
 impl NbdListener {
     /// Creates a listener whose clients wait in the socket's backlog until [`NbdListener::open`]; must be called within a tokio
     /// runtime. `connections` limits the connections of the host,
-    /// and `sessions` knows its gateways.
+    /// and `access` knows who may come.
     ///
     /// # Errors
     /// [`ListenError::Io`].
@@ -155,7 +208,7 @@ impl NbdListener {
         bound: Bound,
         catalogue: Catalogue,
         connections: &Arc<SharedLimit>,
-        sessions: Arc<Sessions>,
+        access: Arc<Access>,
     ) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint().clone();
         let (socket, file) = bound.into_tokio()?;
@@ -163,7 +216,7 @@ impl NbdListener {
         let service = Handshakes {
             endpoint: name.clone(),
             catalogue: catalogue.clone(),
-            sessions,
+            access,
             unfinished: Unfinished::default(),
             paces: PeerPaces::default(),
             delayed: Arc::default(),
@@ -211,7 +264,7 @@ impl Drop for NbdListener {
 struct Handshakes {
     endpoint: String,
     catalogue: Catalogue,
-    sessions: Arc<Sessions>,
+    access: Arc<Access>,
     unfinished: Unfinished,
     paces: PeerPaces,
     delayed: Arc<Delayed>,
@@ -242,18 +295,21 @@ impl Service for Handshakes {
     fn serve(&mut self, client: Accepted<Stream>) {
         let (peer, pace, begun) = (client.peer, self.paces.of(client.peer), Begun::default());
         let (catalogue, endpoint, delayed) = (self.catalogue.clone(), self.endpoint.clone(), Arc::clone(&self.delayed));
-        let sessions = Arc::clone(&self.sessions);
+        let access = Arc::clone(&self.access);
         let begins = begun.clone();
         let handshake = tokio::spawn(async move {
             if !waits_for_turn(&client.stream, &pace, &delayed, &endpoint).await {
                 return tracing::debug!(endpoint, "Client left before its handshake");
             }
             begins.set();
-            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue, &sessions))).await {
+            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue, &access))).await {
                 Ok(Ok(Some((device, arrived)))) => {
                     begins.end();
                     device.waits_for_turn(&arrived.vm).await;
-                    device.attach(arrived);
+                    match arrived.negotiated.gateway.clone() {
+                        Some(known) => access.sessions.attach(&known, &device, || device.attach(arrived)),
+                        None => device.attach(arrived),
+                    }
                 }
                 Ok(Ok(None)) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
@@ -303,16 +359,20 @@ async fn waits_for_turn(stream: &Stream, pace: &PeerPace, delayed: &Delayed, end
 async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(NbdHandle, Arrived)>, NegotiateError> {
     let Accepted { stream, permit, cpu, .. } = client;
     let peer = stream.describe_peer();
-    let (done, used) = metered(handshake(stream, &offer)).await;
+    let meter = Arc::<Meter>::default();
+    let (done, used) = metered(handshake(stream, &offer, &meter)).await;
     let (negotiated, socket) = done?;
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
     Ok(chosen.map(|Entry { export, vm, volume, generation, device, .. }| {
         let (permit, handshake, offered) = (Box::new(permit), cpu + used, export.info);
+        let (charged, of) = (device.clone(), vm.clone());
+        meter.charge_to(move |used| charged.charge(&of, used));
         (device, Arrived { vm, volume, generation, socket, negotiated, offered, peer, permit, handshake })
     }))
 }
 
-async fn handshake(stream: Stream, offer: &Offer) -> Result<(Negotiated, OwnedFd), NegotiateError> {
+/// Does the handshake, with TLS over TCP if this daemon has a certificate.
+async fn handshake(stream: Stream, offer: &Offer, meter: &Arc<Meter>) -> Result<(Negotiated, OwnedFd), NegotiateError> {
     match stream {
         Stream::Unix(mut stream) => {
             let negotiated = negotiate(&mut stream, offer).await?;
@@ -321,10 +381,36 @@ async fn handshake(stream: Stream, offer: &Offer) -> Result<(Negotiated, OwnedFd
         }
         Stream::Tcp(mut stream) => {
             set_options(&stream).map_err(NegotiateError::Io)?;
-            let negotiated = negotiate(&mut stream, offer).await?;
+            let tls = offer.access.tls_state().clone();
+            let begun = begin(&mut stream, offer, if let TcpTls::No = tls { Tls::No } else { Tls::Required }).await?;
             let stream = stream.into_std().map_err(NegotiateError::Io)?;
-            Ok((negotiated, OwnedFd::from(stream)))
+            match (begun, tls) {
+                (End::Chosen(negotiated), _) => Ok((negotiated, OwnedFd::from(stream))),
+                (End::StartTls(handshake), TcpTls::Required(tls)) => {
+                    let accepted = tls.accept(stream, Arc::clone(meter)).await;
+                    let (inside, allowed) = accepted.map_err(NegotiateError::Tls)?;
+                    offer.allow(allowed);
+                    after_tls(inside, handshake).await
+                }
+                (End::StartTls(_), _) => Err(NegotiateError::Tls("this daemon has no certificate".to_owned())),
+            }
         }
+    }
+}
+
+/// Does the handshake that follows TLS.
+async fn after_tls(
+    inside: std::os::unix::net::UnixStream,
+    handshake: Handshake<'_, Offer>,
+) -> Result<(Negotiated, OwnedFd), NegotiateError> {
+    let inside = inside.set_nonblocking(true).and_then(|()| UnixStream::from_std(inside));
+    let mut inside = inside.map_err(NegotiateError::Io)?;
+    match go_on(&mut inside, handshake.after_tls()).await? {
+        End::Chosen(negotiated) => {
+            let inside = inside.into_std().map_err(NegotiateError::Io)?;
+            Ok((negotiated, OwnedFd::from(inside)))
+        }
+        End::StartTls(_) => unreachable!("it is encrypted already"),
     }
 }
 

@@ -13,14 +13,15 @@
 //! | [`client`] | the client's half of the handshake | yes |
 //! | [`negotiate`] | the same, run over an async or a blocking stream | yes |
 //! | [`transmission`] | whether a request is allowed, and what to reply if not | none |
+//! | [`tls`] | encryption, in a thread of its own | yes |
 //! | [`listener`] | sockets that accept clients | yes |
 //!
 //! A connection in steps: the control plane accepts it and calls [`negotiate::negotiate`], which reads exactly the
 //! handshake and no further byte. The raw socket then moves to the device thread, which reads 28-byte headers, parses
 //! them with [`wire::RequestHeader::parse`], and checks each with [`transmission::check`].
 //!
-//! Supported: fixed newstyle, structured replies, `base:allocation`, block size constraints. Not supported, and refused
-//! with the protocol's own error: TLS (the socket is local or tunnelled), extended headers.
+//! Supported: fixed newstyle, structured replies, `base:allocation`, block size constraints. TLS at TCP addresses. Not supported,
+//! and refused with the protocol's own error: extended headers.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ pub mod handshake;
 pub mod listener;
 pub mod negotiate;
 pub mod options;
+pub mod tls;
 pub mod transmission;
 mod unfinished;
 pub mod wire;

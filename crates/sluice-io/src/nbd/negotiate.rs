@@ -16,13 +16,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use crate::limits::{is_memory_for_clients, reserve};
 
 pub use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
-use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN};
+use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN, Step, Tls};
 
 /// Length up to which memory for an option is not checked for, in bytes. The client was accepted with room for much more, and the check
 /// takes two system calls.
 const UNCHECKED_MAX: usize = 4096;
 
-/// Runs the server's side of the handshake until the client has chosen an export.
+/// The end of a handshake, or of its part before TLS.
+pub enum End<'a, E: ?Sized> {
+    Chosen(Negotiated),
+    /// TLS follows, and then [`go_on`].
+    StartTls(Handshake<'a, E>),
+}
+
+/// Runs the server's side of the handshake, without TLS, until the client has chosen an export.
 ///
 /// # Errors
 /// [`NegotiateError`]: close the connection. On success the next byte of the stream is the first byte of the first
@@ -32,12 +39,39 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     E: Exports + ?Sized,
 {
-    let mut handshake = Handshake::new(exports);
-    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    match begin(stream, exports, Tls::No).await? {
+        End::Chosen(negotiated) => Ok(negotiated),
+        End::StartTls(_) => unreachable!("it was not offered"),
+    }
+}
+
+/// Runs the server's side of the handshake until the client has chosen an export or starts TLS.
+///
+/// # Errors
+/// As [`negotiate`].
+pub async fn begin<'a, S, E>(stream: &mut S, exports: &'a E, tls: Tls) -> Result<End<'a, E>, NegotiateError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Exports + ?Sized,
+{
+    let mut handshake = Handshake::new(exports, tls);
     send(stream, &GREETING).await?;
     let mut flags = [0; 4];
     receive(stream, &mut flags, "its flags").await?;
     handshake.client_flags(flags)?;
+    go_on(stream, handshake).await
+}
+
+/// Runs the rest of a handshake.
+///
+/// # Errors
+/// As [`negotiate`].
+pub async fn go_on<'a, S, E>(stream: &mut S, mut handshake: Handshake<'a, E>) -> Result<End<'a, E>, NegotiateError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Exports + ?Sized,
+{
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
     loop {
         let mut header = [0; OPTION_HEADER_LEN];
         receive(stream, &mut header, "an option").await?;
@@ -50,14 +84,23 @@ where
         payload.resize(len, 0);
         receive(stream, &mut payload, "the rest of an option").await?;
         out.clear();
-        let outcome = handshake.option(header.code, &payload, &mut out);
+        let step = handshake.option(header.code, &payload, &mut out);
         let sent = send(stream, &out).await;
         // The reason why the handshake ended says more than the failure to send the reply.
-        if let Some(negotiated) = outcome? {
-            sent?;
-            return Ok(negotiated);
-        }
+        let step = step?;
         sent?;
+        match step {
+            Step::Next => {}
+            Step::Admit => {
+                let (exports, hello, key) = handshake.proven().expect("a proof came");
+                let admitted = exports.admit(hello, key).await;
+                out.clear();
+                handshake.admitted(admitted, &mut out);
+                send(stream, &out).await?;
+            }
+            Step::StartTls => return Ok(End::StartTls(handshake)),
+            Step::Chosen(negotiated) => return Ok(End::Chosen(negotiated)),
+        }
     }
 }
 

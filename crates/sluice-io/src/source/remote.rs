@@ -47,6 +47,15 @@ pub trait Dial: Send + Sync {
     /// Why not, for people.
     fn dial(&self) -> Result<(OwnedFd, Session), String>;
 
+    /// The same to find out what the export is, by a connection that disturbs no other gateway. No requests are sent over it if the session
+    /// says that this is one.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn look(&self) -> Result<(OwnedFd, Session), String> {
+        self.dial()
+    }
+
     /// The counter of its VM over all servers, if the servers are told of it.
     fn count(&self) -> Option<Arc<VmCount>> {
         None
@@ -120,7 +129,7 @@ impl RemoteSpec {
     pub fn connect(self) -> Result<Source<Remote>, SourceError> {
         let RemoteSpec { name, read_only, block_size, resend, dial } = self;
         let failed = |why: String| SourceError::Remote { name: name.clone(), why };
-        let (socket, session) = dial.dial().map_err(failed)?;
+        let (socket, session) = dial.look().map_err(failed)?;
         if session.has(transmission_flag::READ_ONLY) && !read_only {
             return Err(failed("the server exports it read-only: set read_only = true".to_owned()));
         }
@@ -157,7 +166,9 @@ impl RemoteSpec {
         let counted = session.gateway.as_ref().zip(dial.count());
         let counted = counted.map(|(known, count)| (Arc::clone(&count), count.number(&known.server)));
         let start = Mutex::new(session.gateway.as_ref().map(|known| known.start));
-        let (first, unforced) = (Mutex::new(Some(socket)), Unforced::default());
+        // A gateway comes with the first request: one that serves nobody takes no VM over.
+        let first = Mutex::new(session.gateway.is_none().then_some(socket));
+        let unforced = Unforced::default();
         Ok(Source { facts, kind: Remote { session, resend, dial, first, unforced, counted, start } })
     }
 }

@@ -31,8 +31,8 @@ impl Core {
         self.base.vms[vm].volumes_by_name.get(name).copied()
     }
 
-    pub(crate) fn vm_of(&self, volume: VolumeKey) -> &Vm {
-        &self.base.vms[self.backend.volumes[volume].vm]
+    pub(crate) fn vm_of(&mut self, volume: VolumeKey) -> &mut Vm {
+        &mut self.base.vms[self.backend.volumes[volume].vm]
     }
 
     /// Returns the names of the VM and the volume.

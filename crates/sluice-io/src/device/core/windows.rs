@@ -57,6 +57,13 @@ impl Core {
         !vm.cpu.is_held()
     }
 
+    /// Charges a VM CPU time of another thread.
+    pub(crate) fn charge(&mut self, now: Instant, vm: &str, used: Duration) {
+        if let Some(&id) = self.base.vms_by_name.get(vm) {
+            self.base.cpu.charge(now, id, &mut self.base.vms[id].cpu, used);
+        }
+    }
+
     /// Charges a new connection to the VM of its volume: `handshake` is the CPU time of the control plane.
     pub(crate) fn charge_connection(&mut self, now: Instant, volume: VolumeKey, handshake: Duration) {
         let id = self.backend.volumes[volume].vm;

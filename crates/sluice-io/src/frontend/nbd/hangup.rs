@@ -60,7 +60,7 @@ impl Connection {
     /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.
     pub(super) fn ended_with_disconnect(&self) -> bool {
         let received = self.rx.unparsed();
-        let mut last = received[received.len().saturating_sub(RequestHeader::LEN)..].to_vec();
+        let mut last = received[received.len().saturating_sub(self.header_len())..].to_vec();
         let Ok(unread) = ioctl_fionread(&self.socket).map(|unread| unread as usize) else { return false };
         if unread > 0 {
             let known = last.len();
@@ -73,7 +73,8 @@ impl Connection {
                 return false;
             }
         }
-        let header = last.last_chunk::<{ RequestHeader::LEN }>().and_then(|bytes| RequestHeader::parse(bytes).ok());
+        let header = last.len().checked_sub(self.header_len()).and_then(|at| last[at..].first_chunk());
+        let header = header.and_then(|bytes| RequestHeader::parse(bytes).ok());
         header.is_some_and(|header| header.kind() == Command::Disconnect)
     }
 }

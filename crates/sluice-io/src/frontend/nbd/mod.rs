@@ -16,6 +16,7 @@ use sluice_sched::Instant;
 use crate::budget::Budget;
 use crate::device::core::Core;
 use crate::frontend::Frontend;
+use crate::nbd::gateway::Known;
 use crate::nbd::handshake::Negotiated;
 use crate::reactor::base::Ending;
 use crate::reactor::spec::ClientSnapshot;
@@ -64,6 +65,11 @@ pub(crate) enum Command {
         vm: String,
         before: Option<u64>,
     },
+    /// Charges a VM CPU time that another thread has used for it.
+    Charge {
+        vm: String,
+        used: Duration,
+    },
 }
 
 /// The NBD clients of a device thread.
@@ -103,6 +109,7 @@ impl Frontend for Nbd {
         match command {
             Command::Connect(arrived) => self.connect(core, now, *arrived),
             Command::EndGateways { vm, before } => self.end_gateways(core, &vm, before),
+            Command::Charge { vm, used } => core.charge(now, &vm, used),
         }
     }
 
@@ -216,8 +223,11 @@ impl Nbd {
                 tracing::info!(vm, gateway = known.gateway, "Client disconnected: a newer gateway serves its VM");
                 return;
             }
-            self.end_gateways(core, &vm, Some(known.epoch));
-            self.end_sessions(core, |connection| connection.volume == volume);
+            let epoch = known.epoch;
+            core.vm_of(volume).gateway.begin(epoch);
+            self.end_sessions(core, &vm, |connection, other| connection.volume == volume || other.epoch < epoch);
+            // Otherwise what they have queued would delay those of this one.
+            core.cancel_abandoned(now, volume);
         }
         let Some(connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client rejected: too little memory is left");
@@ -233,10 +243,13 @@ impl Nbd {
         self.receive(core, id);
     }
 
-    /// Ends the sessions of gateways that are meant. The client that comes in their place is served when the disk has ended their requests.
-    fn end_sessions(&mut self, core: &mut Core, is_meant: impl Fn(&Connection) -> bool) {
-        let of_gateway = |connection: &Connection| connection.negotiated.gateway.is_some() && is_meant(connection);
-        let meant = self.connections.iter().filter(|(_, connection)| of_gateway(connection));
+    /// Ends sessions of a VM's gateways. The client that comes in their place is served when the disk has ended their requests.
+    fn end_sessions(&mut self, core: &mut Core, vm: &str, is_meant: impl Fn(&Connection, &Known) -> bool) {
+        let is_meant = |connection: &Connection| {
+            let known = connection.negotiated.gateway.as_ref();
+            known.is_some_and(|known| known.vm.0 == vm && is_meant(connection, known))
+        };
+        let meant = self.connections.iter().filter(|(_, connection)| is_meant(connection));
         let meant: Vec<ConnectionId> = meant.map(|(id, _)| id).collect();
         meant.into_iter().for_each(|id| self.disconnect(core, id));
     }
@@ -245,13 +258,7 @@ impl Nbd {
         if let (Some(found), Some(epoch)) = (core.base.vms_by_name.get(vm), before) {
             core.base.vms[*found].gateway.begin(epoch);
         }
-        self.end_sessions(core, |connection| {
-            connection
-                .negotiated
-                .gateway
-                .as_ref()
-                .is_some_and(|known| known.vm.0 == vm && before.is_none_or(|before| known.epoch < before))
-        });
+        self.end_sessions(core, vm, |_, known| before.is_none_or(|before| known.epoch < before));
     }
 
     /// Disconnects a client. Its queued requests are dropped; those in flight end at the device.

@@ -33,6 +33,7 @@ pub mod record;
 pub mod sessions;
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::options::{Fields, OptionError, put_string};
 use proof::{Key, NONCE_LEN, Nonce};
@@ -52,14 +53,15 @@ const VMS_MAX: u16 = 1024;
 pub struct StartId(pub [u8; 16]);
 
 /// A random number of this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProcessId([u8; 16]);
 
 impl ProcessId {
-    /// Another one each time. Without random numbers it is that of no process.
+    /// Another one each time.
     #[must_use]
     pub fn new() -> ProcessId {
-        ProcessId(proof::nonce().ok().and_then(|nonce| nonce.first_chunk().copied()).unwrap_or_default())
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_be_bytes();
+        ProcessId(proof::nonce().ok().and_then(|nonce| nonce.first_chunk().copied()).unwrap_or_else(now))
     }
 }
 

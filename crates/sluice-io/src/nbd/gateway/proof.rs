@@ -49,6 +49,12 @@ impl Key {
         }
     }
 
+    /// Whether both are of the same bytes.
+    #[must_use]
+    pub fn is_same(&self, other: &Key) -> bool {
+        hmac::verify(&self.0, PURPOSE, hmac::sign(&other.0, PURPOSE).as_ref()).is_ok()
+    }
+
     /// Returns the proof of a side.
     #[must_use]
     pub fn prove(&self, side: Side, hello: &Hello, challenge: &Challenge) -> Vec<u8> {

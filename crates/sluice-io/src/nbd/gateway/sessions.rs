@@ -4,10 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::proof::{Key, nonce};
-use super::{Challenge, Door, Hello, StartId};
+use super::{Challenge, Door, Hello, Known, StartId};
 use crate::device::NbdHandle;
+
+/// How far the clock of a gateway may be ahead. An epoch of the far future would shut out every later one.
+const AHEAD_MAX: Duration = Duration::from_secs(3600);
 
 /// A gateway that may come.
 #[derive(Debug, Clone)]
@@ -41,7 +45,7 @@ pub struct Holder {
 
 /// Keeps the newest epochs where a restart does not lose them.
 pub trait Keep: Send + Sync {
-    /// Returns when they are kept.
+    /// Returns when they are kept. May block.
     ///
     /// # Errors
     /// They cannot be kept; in words.
@@ -58,50 +62,99 @@ impl Keep for () {
 /// The gateways of a node, which all its sockets share.
 pub struct Sessions {
     state: Mutex<State>,
-    keep: Box<dyn Keep>,
+    /// One gateway takes a VM over at a time.
+    changing: tokio::sync::Mutex<()>,
+    keep: Arc<dyn Keep>,
 }
 
-#[derive(Default)]
 struct State {
     settings: Settings,
-    /// By VM.
-    holders: BTreeMap<String, Holder>,
+    /// By VM; if what was kept cannot be read, why not.
+    holders: Result<BTreeMap<String, Holder>, String>,
     /// Devices with sessions of a VM.
     devices: BTreeMap<String, Vec<NbdHandle>>,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Sessions::new(BTreeMap::new(), Box::new(()))
+        Sessions::new(Ok(BTreeMap::new()), Arc::new(()))
+    }
+}
+
+impl Settings {
+    fn admits(&self, gateway: &str, vm: &str) -> Option<&Admitted> {
+        self.gateways.get(gateway).filter(|admitted| admitted.may_serve(vm))
+    }
+}
+
+impl State {
+    /// Whether a gateway takes a VM over, and does not serve it already.
+    ///
+    /// # Errors
+    /// It may not, for it.
+    fn judge(&self, hello: &Hello, vm: &str, key: &Key) -> Result<bool, String> {
+        let Hello { gateway, epoch, .. } = hello;
+        let holders =
+            self.holders.as_ref().map_err(|why| format!("the node does not know which gateway was the last: {why}"))?;
+        if !self.settings.admits(gateway, vm).is_some_and(|admitted| admitted.key.is_same(key)) {
+            return Err(format!("[nbd.gateway.{gateway}] has changed: connect again"));
+        }
+        let ahead = Duration::from_micros(*epoch).saturating_sub(since_1970());
+        if ahead > AHEAD_MAX {
+            return Err(format!(
+                "the clock of gateway {gateway} is {} s ahead of the node's: set the clocks",
+                ahead.as_secs()
+            ));
+        }
+        // One that may not serve the VM any more does not count.
+        match holders.get(vm).filter(|holder| self.settings.admits(&holder.gateway, vm).is_some()) {
+            Some(holder) if holder.gateway == *gateway && holder.epoch == *epoch => Ok(false),
+            Some(holder) if holder.epoch >= *epoch => Err(format!(
+                "gateway {} has taken VM {vm} over, {} s after this one: remove the VM from one of the two",
+                holder.gateway,
+                (holder.epoch - epoch) / 1_000_000
+            )),
+            _ => Ok(true),
+        }
     }
 }
 
 impl Sessions {
-    /// No gateway may come yet. `holders` is what was kept.
+    /// No gateway may come yet. `holders` is what was kept, or why that is not known.
     #[must_use]
-    pub fn new(holders: BTreeMap<String, Holder>, keep: Box<dyn Keep>) -> Self {
-        Sessions { state: Mutex::new(State { holders, ..State::default() }), keep }
+    pub fn new(holders: Result<BTreeMap<String, Holder>, String>, keep: Arc<dyn Keep>) -> Self {
+        Sessions {
+            state: Mutex::new(State { settings: Settings::default(), holders, devices: BTreeMap::new() }),
+            changing: tokio::sync::Mutex::default(),
+            keep,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets these gateways come, and ends the sessions of others.
+    /// Lets these gateways come. The sessions of others end, and those of gateways with another key than before.
     pub fn set(&self, settings: Settings) {
         let mut state = self.state();
-        let State { holders, devices, .. } = &mut *state;
-        let may = |vm: &String, holder: &Holder| {
-            settings.gateways.get(&holder.gateway).is_some_and(|gateway| gateway.may_serve(vm))
-        };
+        let State { settings: before, holders, devices } = &mut *state;
         devices.retain(|vm, devices| {
-            let stays = holders.get(vm).is_some_and(|holder| may(vm, holder));
+            let holder = holders.as_ref().ok().and_then(|holders| holders.get(vm));
+            let admitted = holder
+                .and_then(|holder| Some((before.admits(&holder.gateway, vm)?, settings.admits(&holder.gateway, vm)?)));
+            let stays = admitted.is_some_and(|(before, now)| before.key.is_same(&now.key));
             if !stays {
                 devices.iter().for_each(|device| device.end_gateways(vm, None));
             }
             stays
         });
-        state.settings = settings;
+        *before = settings;
+    }
+
+    /// The gateways that may come.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.state().settings.clone()
     }
 
     /// Answers a gateway that asks for an export of `vm` on `device`.
@@ -134,35 +187,50 @@ impl Sessions {
         Ok(Door { key: Arc::clone(&admitted.key), challenge, vm: vm.to_owned() })
     }
 
-    /// Makes a gateway that has proven its key the one of a VM. The sessions of earlier ones end before requests of this one are read.
+    /// Makes a gateway that has proven that it has `key` the one of a VM. The sessions of earlier ones end before requests of this one are
+    /// read.
     ///
     /// # Errors
-    /// A newer one holds, or it cannot be kept that this one does; for the gateway.
-    pub(crate) fn admit(&self, hello: &Hello, vm: &str, device: &NbdHandle) -> Result<(), String> {
+    /// It may not come any more, a newer one holds, or it cannot be kept that this one does; for the gateway.
+    pub(crate) async fn admit(&self, hello: &Hello, vm: &str, key: &Key) -> Result<(), String> {
+        let _alone = self.changing.lock().await;
+        let kept = {
+            let state = self.state();
+            let mut holders = if state.judge(hello, vm, key)? { state.holders.clone()? } else { return Ok(()) };
+            holders.insert(vm.to_owned(), Holder { gateway: hello.gateway.clone(), epoch: hello.epoch });
+            holders
+        };
+        let keep = Arc::clone(&self.keep);
+        let kept = tokio::task::spawn_blocking(move || keep.keep(&kept).map(|()| kept)).await;
+        let kept = kept.map_err(|_| "the node cannot write its state".to_owned())??;
         let mut state = self.state();
-        let new = Holder { gateway: hello.gateway.clone(), epoch: hello.epoch };
-        match state.holders.get(vm) {
-            Some(holder) if *holder == new => {}
-            Some(holder) if holder.epoch >= new.epoch => {
-                let (gateway, microseconds) = (&holder.gateway, holder.epoch - new.epoch);
-                return Err(format!(
-                    "gateway {gateway} has taken VM {vm} over, {} s after this one: remove the VM from one of the two",
-                    microseconds / 1_000_000
-                ));
-            }
-            _ => {
-                let mut holders = state.holders.clone();
-                holders.insert(vm.to_owned(), new.clone());
-                self.keep.keep(&holders)?;
-                state.holders = holders;
-                let devices = state.devices.remove(vm).unwrap_or_default();
-                devices.iter().for_each(|device| device.end_gateways(vm, Some(new.epoch)));
-            }
+        // It may have been removed meanwhile.
+        state.judge(hello, vm, key)?;
+        state.holders = Ok(kept);
+        let devices = state.devices.remove(vm).unwrap_or_default();
+        devices.iter().for_each(|device| device.end_gateways(vm, Some(hello.epoch)));
+        tracing::info!(vm, gateway = hello.gateway, epoch = hello.epoch, "A gateway serves a VM");
+        Ok(())
+    }
+
+    /// Hands the session of a gateway to the device of its export, unless the gateway may not come any more or another one has.
+    pub(crate) fn attach(&self, known: &Known, device: &NbdHandle, attach: impl FnOnce()) {
+        let (vm, gateway) = (&known.vm.0, &known.gateway);
+        let mut state = self.state();
+        let holder = state.holders.as_ref().ok().and_then(|holders| holders.get(vm));
+        let holds = holder.is_some_and(|holder| holder.gateway == *gateway && holder.epoch == known.epoch);
+        if !holds || state.settings.admits(gateway, vm).is_none() {
+            return tracing::info!(vm, gateway, "Client disconnected: its gateway does not serve the VM any more");
         }
-        let devices = state.devices.entry(vm.to_owned()).or_default();
+        // While the lock is held: what ends sessions comes after it.
+        attach();
+        let devices = state.devices.entry(vm.clone()).or_default();
         if !devices.iter().any(|known| known.is_same(device)) {
             devices.push(device.clone());
         }
-        Ok(())
     }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

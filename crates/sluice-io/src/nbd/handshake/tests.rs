@@ -35,13 +35,13 @@ type Answer = (u32, Vec<u8>);
 
 impl<'a> Peer<'a> {
     fn new(exports: &'a Named, flags: u32) -> Peer<'a> {
-        let mut handshake = Handshake::new(exports);
+        let mut handshake = Handshake::new(exports, Tls::No);
         handshake.client_flags(flags.to_be_bytes()).expect("good flags");
         Peer(handshake)
     }
 
     /// Sends an option; returns the replies and the result.
-    fn send(&mut self, code: u32, payload: &[u8]) -> (Vec<Answer>, Result<Option<Negotiated>, NegotiateError>) {
+    fn send(&mut self, code: u32, payload: &[u8]) -> (Vec<Answer>, Result<Step, NegotiateError>) {
         let mut header = [0; OPTION_HEADER_LEN];
         header[..8].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
         header[8..12].copy_from_slice(&code.to_be_bytes());
@@ -52,15 +52,26 @@ impl<'a> Peer<'a> {
         };
         assert_eq!((header.code, header.len_bytes as usize), (code, payload.len()));
         let mut out = Vec::new();
-        let outcome = self.0.option(code, payload, &mut out);
+        let mut outcome = self.0.option(code, payload, &mut out);
+        if let Ok(Step::Admit) = outcome {
+            self.0.admitted(Ok(()), &mut out);
+            outcome = Ok(Step::Next);
+        }
         (answers(code, &out), outcome)
     }
 
     /// Sends an option that does not end the handshake; returns the kinds of the replies.
     fn kinds(&mut self, code: u32, payload: &[u8]) -> Vec<u32> {
         let (answers, outcome) = self.send(code, payload);
-        assert_eq!(outcome.expect("the handshake goes on"), None);
+        assert_eq!(outcome.expect("the handshake goes on"), Step::Next);
         answers.into_iter().map(|(kind, _)| kind).collect()
+    }
+}
+
+fn chosen(outcome: Result<Step, NegotiateError>) -> Negotiated {
+    match outcome {
+        Ok(Step::Chosen(negotiated)) => negotiated,
+        other => panic!("no export was chosen: {other:?}"),
     }
 }
 
@@ -109,7 +120,7 @@ fn greeting_has_the_layout_of_the_protocol() {
 fn unknown_client_flags_close() {
     let exports = Named(vec!["a"]);
     for (flags, good) in [(0u32, true), (1, true), (2, true), (3, true), (4, false), (1 << 31 | 1, false)] {
-        let outcome = Handshake::new(&exports).client_flags(flags.to_be_bytes());
+        let outcome = Handshake::new(&exports, Tls::No).client_flags(flags.to_be_bytes());
         assert_eq!(outcome.is_ok(), good, "flags {flags:#x}: {outcome:?}");
     }
 }
@@ -152,14 +163,14 @@ fn the_reply_to_export_name_has_no_header() {
     for (flags, len) in [(0, 134), (1, 134), (2, 10), (3, 10)] {
         let mut out = Vec::new();
         let outcome = Peer::new(&exports, flags).0.option(option::EXPORT_NAME, b"a", &mut out);
-        let negotiated = outcome.expect("a good name").expect("the end");
+        let negotiated = chosen(outcome);
         assert_eq!((negotiated.export.as_str(), negotiated.block_size_requested), ("a", false));
         assert_eq!((u64_at(&out, 0), out.len()), (1 << 20, len));
         assert_eq!(u16_at(&out, 8) & (transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF), 1);
     }
     let mut out = Vec::new();
     let outcome = Peer::new(&exports, 3).0.option(option::EXPORT_NAME, b"", &mut out);
-    assert_eq!(outcome.expect("the only export").expect("the end").export, "a");
+    assert_eq!(chosen(outcome).export, "a");
     let both = Named(vec!["a", "b"]);
     let error = Peer::new(&both, 3).0.option(option::EXPORT_NAME, b"", &mut Vec::new()).expect_err("two exports");
     assert!(format!("{error:?}").starts_with("UnknownExport"), "{error:?}");
@@ -207,7 +218,7 @@ fn info_and_go_describe_the_export() {
     let mut peer = Peer::new(&exports, FIXED);
     let wanted = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 77];
     let (answers, outcome) = peer.send(option::INFO, &info_payload("a", &wanted));
-    assert_eq!(outcome.expect("goes on"), None, "INFO does not end the handshake");
+    assert_eq!(outcome.expect("goes on"), Step::Next, "INFO does not end the handshake");
     let kinds: Vec<(u32, u16)> = answers[..4].iter().map(|(kind, payload)| (*kind, u16_at(payload, 0))).collect();
     let info = |kind| (option_reply::INFO, kind);
     assert_eq!(kinds, [info(info::EXPORT), info(info::NAME), info(info::DESCRIPTION), info(info::BLOCK_SIZE)]);
@@ -219,7 +230,7 @@ fn info_and_go_describe_the_export() {
 
     let (answers, outcome) = peer.send(option::GO, &info_payload("b", &[]));
     assert_eq!(answers.len(), 3, "size, block sizes, end");
-    let negotiated = outcome.expect("good").expect("the end");
+    let negotiated = chosen(outcome);
     let wanted = Negotiated {
         export: "b".to_owned(),
         structured_replies: false,
@@ -246,7 +257,7 @@ fn info_and_go_refuse() {
     }
     let one = Named(vec!["only"]);
     let (_, outcome) = Peer::new(&one, FIXED).send(option::GO, &info_payload("", &[info::BLOCK_SIZE]));
-    let negotiated = outcome.expect("good").expect("the end");
+    let negotiated = chosen(outcome);
     assert_eq!((negotiated.export.as_str(), negotiated.block_size_requested), ("only", true));
 }
 
@@ -305,7 +316,7 @@ fn a_selection_holds_for_its_export_until_the_next() {
             peer.kinds(option::SET_META_CONTEXT, &meta_payload(name, queries));
         }
         let (_, outcome) = peer.send(option::GO, &info_payload(go, &[]));
-        let negotiated = outcome.expect("good").expect("the end");
+        let negotiated = chosen(outcome);
         assert!(negotiated.structured_replies);
         negotiated.base_allocation
     };
@@ -325,7 +336,7 @@ fn a_selection_by_the_default_name_holds_for_the_canonical_one() {
     peer.kinds(option::STRUCTURED_REPLY, b"");
     peer.kinds(option::SET_META_CONTEXT, &meta_payload("", &[BASE_ALLOCATION]));
     let (_, outcome) = peer.send(option::GO, &info_payload("only", &[]));
-    assert_eq!(outcome.expect("good").expect("the end").base_allocation, Some(BASE_ALLOCATION_ID));
+    assert_eq!(chosen(outcome).base_allocation, Some(BASE_ALLOCATION_ID));
 }
 
 #[test]
@@ -369,10 +380,34 @@ fn a_gateway_proves_its_key_once_for_one_export_and_gets_simple_replies() {
     assert_eq!(peer.kinds(option::GO, &info_payload("b", &[])), [ERR_INVALID]);
     assert_eq!(peer.kinds(option::INFO, &info_payload("a", &[])), [INFO, INFO, ACK]);
     let (_, outcome) = peer.send(option::GO, &info_payload("a", &[]));
-    let known = outcome.unwrap().unwrap().gateway.unwrap();
+    let known = chosen(outcome).gateway.unwrap();
     assert_eq!((known.gateway.as_str(), known.epoch, known.vm), ("g", 1, ("vm".to_owned(), 0)));
 
     let mut peer = Peer::new(&exports, 3);
     assert_eq!(peer.kinds(option::STRUCTURED_REPLY, &[]), [ACK]);
     assert_eq!(peer.kinds(OPTION_HELLO, &said.encode()), [ERR_INVALID], "it gets simple replies");
+}
+
+#[test]
+fn nothing_but_tls_is_answered_where_it_is_required_and_what_came_before_it_is_forgotten() {
+    use option_reply::{ACK, ERR_INVALID, ERR_TLS_REQD, ERR_UNSUP, INFO};
+    let exports = Named(vec!["a"]);
+    let mut peer = Peer::new(&exports, 3);
+    assert_eq!(peer.kinds(option::STARTTLS, &[]), [ERR_UNSUP]);
+    let mut peer = Peer::new(&exports, 3);
+    peer.0.tls = Tls::Required;
+    for code in [option::LIST, option::STRUCTURED_REPLY, OPTION_HELLO, 99] {
+        assert_eq!(peer.kinds(code, &[]), [ERR_TLS_REQD], "{code}");
+    }
+    assert_eq!(peer.kinds(option::GO, &info_payload("a", &[])), [ERR_TLS_REQD]);
+    assert!(matches!(peer.send(option::EXPORT_NAME, b"a").1, Err(NegotiateError::TlsRequired)));
+    assert_eq!(peer.kinds(option::STARTTLS, &[1]), [ERR_INVALID]);
+    peer.0.structured_replies = true;
+    let (answers, outcome) = peer.send(option::STARTTLS, &[]);
+    assert_eq!((answers, outcome.unwrap()), (vec![(ACK, vec![])], Step::StartTls));
+    let mut peer = Peer(peer.0.after_tls());
+    assert_eq!(peer.kinds(option::STARTTLS, &[]), [ERR_INVALID], "it is encrypted already");
+    assert_eq!(peer.kinds(option::INFO, &info_payload("a", &[])), [INFO, INFO, ACK]);
+    let (_, outcome) = peer.send(option::GO, &info_payload("a", &[]));
+    assert!(!chosen(outcome).structured_replies);
 }

@@ -72,6 +72,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// The option was sent malformed or out of order.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
+    /// TLS must be started first.
+    pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// Block sizes must be requested first; we never send it.

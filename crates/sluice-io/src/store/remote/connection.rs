@@ -377,8 +377,9 @@ impl RemoteStore {
             let running = self.running.get(index.0 as usize).and_then(Option::as_ref);
             let running = running.filter(|running| running.place == Place::Sent(key, cookie));
             let running = running.ok_or("the server answered a request that was not sent")?;
+            let length = running.length;
             if let (Some(counted), Some(record)) = (counted, &record)
-                && !counted.answered(record)
+                && !counted.answered(record, length)
             {
                 return Err("the server says that it has been started again");
             }

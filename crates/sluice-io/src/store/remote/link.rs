@@ -44,8 +44,6 @@ pub(super) struct Dials {
     next: Instant,
     /// The last volume that was tried.
     last: Option<RemoteKey>,
-    /// Why the last attempt failed that was logged.
-    why: String,
 }
 
 impl RemoteStore {
@@ -178,16 +176,16 @@ impl RemoteStore {
                 self.dials.next = context.now + PAUSE;
                 let (vm, name) = (&volume.label.vm, &volume.label.volume);
                 let server = volume.source.name();
-                if self.dials.why != why {
+                if volume.why != why {
                     tracing::warn!(vm, volume = name, server, why, "Cannot connect to the server of a volume");
-                    self.dials.why = why;
+                    volume.why = why;
                 }
             }
             (Some(volume), Ok((socket, start))) => {
                 let (vm, name) = (&volume.label.vm, &volume.label.volume);
                 let server = volume.source.name();
                 tracing::info!(vm, volume = name, server, "Connected again to the server of a volume");
-                self.dials.why.clear();
+                volume.why.clear();
                 // What a server of ours says for itself: it was not started again since.
                 let loses_nothing = volume.source.kind().loses_nothing(start);
                 let may_lose = volume.source.kind().resend() != Resend::All && !loses_nothing;

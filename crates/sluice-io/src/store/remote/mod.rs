@@ -56,6 +56,8 @@ struct Volume {
     link: Link,
     /// Operations that the server has not got, in order.
     waiting: VecDeque<OpIndex>,
+    /// Why it could not be connected to, as it was logged last.
+    why: String,
 }
 
 /// An operation that has not ended.
@@ -159,7 +161,8 @@ impl Open for RemoteStore {
             zeroing: (zeroing, zeroing),
         };
         let waiting = VecDeque::new();
-        self.volumes.insert(Volume { label, source, info, link, waiting }).index()
+        let why = String::new();
+        self.volumes.insert(Volume { label, source, info, link, waiting, why }).index()
     }
 
     fn replace(&mut self, volume: u32, source: Arc<Source<Remote>>) {
