@@ -24,6 +24,7 @@ mod failing;
 mod faults;
 mod fd_store;
 mod forced;
+mod gateways;
 mod guards;
 mod host_check;
 mod hostile;
