@@ -18,7 +18,7 @@ use crate::control::socket::{self, ControlSocket};
 use crate::failure::chain;
 use crate::findings::{Finding, Level};
 use crate::metrics::http::Exporter;
-use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse, without};
+use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse, tls, without};
 use crate::space;
 use crate::state::Saved;
 use crate::state::folder::{Damaged, StateFolder};
@@ -95,6 +95,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         too_long(uplink, interface::mtu(name).ok()?.into())
     }));
     findings.extend(space::findings(&host));
+    findings.extend(tls::findings(&host));
     if !rustix::process::geteuid().is_root() {
         findings.extend(of_user(&host));
     }

@@ -4,11 +4,14 @@ use std::fs::{self, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
-use sluice_config::{NbdTls, NodeTls};
+use sluice_config::{Backend, Host, NbdTls, Node, NodeTls};
 use sluice_io::nbd::tls::{self, Files};
+
+use super::gateways::read_key;
+use crate::findings::{Finding, Level};
 
 /// Maximum length of such a file in bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -73,4 +76,68 @@ pub(crate) fn client(stated: &NodeTls) -> Result<(tls::Client, Option<SystemTime
     let ends = files.ends();
     let client = tls::Client::new(&files, &stated.name);
     client.map(|client| (client, ends)).map_err(|why| format!("{}: {why}", stated.ca.display()))
+}
+
+/// A certificate that ends within this time is warned of.
+const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What `sluice check --host` says of the certificates and keys of a host file.
+pub(crate) fn findings(host: &Host) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(stated) = &host.nbd.tls {
+        findings.extend(of_certificate("[nbd.tls]", server(stated).map(|(_, ends)| ends)));
+    }
+    for device in host.devices.values() {
+        if let Backend::Nbd(Node { tls: Some(stated), .. }) = &device.backend {
+            findings.extend(of_certificate(&device.title(), client(stated).map(|(_, ends)| ends)));
+        }
+    }
+    let keys = host.nbd.gateways.iter().filter_map(|(name, gateway)| Some((name, read_key(&gateway.key_file).err()?)));
+    findings
+        .extend(keys.map(|(name, why)| Finding::new(Level::Error, "gateway", format!("[nbd.gateway.{name}]"), why)));
+    findings
+}
+
+fn of_certificate(about: &str, read: Result<Option<SystemTime>, String>) -> Option<Finding> {
+    let ends = match read {
+        Ok(ends) => ends?,
+        Err(why) => return Some(Finding::new(Level::Error, "tls", about, why)),
+    };
+    let date = humantime::format_rfc3339_seconds(ends);
+    let finding = |level, text| Finding::new(level, "tls", about, text);
+    Some(match ends.duration_since(SystemTime::now()) {
+        Err(_) => finding(Level::Error, format!("The certificate has ended on {date}")).fix("make another one"),
+        Ok(left) if left < SOON => {
+            finding(Level::Warning, format!("The certificate ends on {date}")).fix("make another one before")
+        }
+        Ok(_) => finding(Level::Ok, format!("The certificate ends on {date}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_warned_of_and_one_that_has_ended_is_an_error() {
+        let level = |ends: SystemTime| of_certificate("[nbd.tls]", Ok(Some(ends))).unwrap().level;
+        let now = SystemTime::now();
+        assert_eq!(level(now + 2 * SOON), Level::Ok);
+        assert_eq!(level(now + SOON / 2), Level::Warning);
+        assert_eq!(level(now - SOON), Level::Error);
+        assert_eq!(of_certificate("[nbd.tls]", Ok(None)), None);
+        assert_eq!(of_certificate("[nbd.tls]", Err("x".to_owned())).unwrap().text, "x");
+    }
+
+    #[test]
+    fn what_is_no_file_or_may_be_read_by_all_is_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read_secret(folder.path()).unwrap_err().contains("it is no file"));
+        let path = folder.path().join("key");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
+        assert!(read_secret(&path).unwrap_err().contains("chmod o="));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_secret(&path).unwrap(), b"x");
+    }
 }

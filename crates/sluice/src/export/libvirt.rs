@@ -64,9 +64,11 @@ fn element(disk: &Disk<'_>, machine: &Machine<'_>) -> String {
         Reach::Nbd { endpoint, name } => write!(
             text,
             "    <disk type='network' device='disk'>\n      <driver name='qemu' type='raw' discard='{}'/>\n      \
-             <source protocol='nbd' name='{}'>\n        {}\n{}      </source>\n{target}{}      <serial>{}</serial>\n{}    </disk>\n",
+             <source protocol='nbd' name='{}'{}>\n        {}\n{}      </source>\n{target}{}      <serial>{}</serial>\n{}    </disk>\n",
             disk.discard(),
             escaped(name),
+            // The certificates are in libvirt's `nbd_tls_x509_cert_dir`.
+            if disk.needs_tls(endpoint) { " tls='yes'" } else { "" },
             host(endpoint),
             nbd_delay(machine),
             if disk.read_only { "      <readonly/>\n" } else { "" },

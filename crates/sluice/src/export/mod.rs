@@ -44,6 +44,8 @@ pub(crate) struct Disk<'a> {
     pub(crate) unmaps: bool,
     /// Over vhost-user the daemon states it itself.
     pub(crate) serial: &'a str,
+    /// Whether TCP addresses need TLS.
+    pub(crate) tls: bool,
     /// Block size in bytes; `None`: it is not stated and that of QEMU. Over NBD, QEMU does not take it from the daemon.
     pub(crate) block_size: Option<u32>,
 }
@@ -186,7 +188,13 @@ impl<'a> Disk<'a> {
         let shared = host.nbd.endpoints.first().map(|endpoint| (endpoint, export.name.as_str()));
         let Volume { name, read_only, unmaps, serial, block_size, .. } = volume;
         let (read_only, unmaps, block_size) = (*read_only, *unmaps, *block_size);
-        Disk { volume: name, number, title, reach, shared, read_only, unmaps, serial, block_size }
+        let tls = host.nbd.tls.is_some();
+        Disk { volume: name, number, title, reach, shared, read_only, unmaps, serial, tls, block_size }
+    }
+
+    /// Whether a client needs TLS at one of its addresses.
+    fn needs_tls(&self, endpoint: &ListenAddress) -> bool {
+        self.tls && matches!(endpoint, ListenAddress::Tcp(_))
     }
 
     /// Returns the value of QEMU's option `discard`.

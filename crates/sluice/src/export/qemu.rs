@@ -8,6 +8,9 @@ use super::{Card, CardLink, Disk, ExportError, Machine, PHYSICAL_BLOCK_MIN, Part
 const VMM: &str = "QEMU";
 /// Time for which QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
 pub(super) const RECONNECT_DELAY_S: u32 = 30;
+/// Name of the certificates for TLS, and where QEMU has them by default: `ca-cert.pem`, `client-cert.pem`, `client-key.pem`.
+pub(super) const TLS: &str = "sluice-tls";
+pub(super) const TLS_FOLDER: &str = "/etc/pki/qemu";
 
 /// Shared memory, and two or three options for each disk and NIC. The first disk is the guest's first virtio disk.
 pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendered, ExportError> {
@@ -18,6 +21,10 @@ pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendere
         option("-m", format!("{mib}M"));
         option("-object", format!("memory-backend-memfd,id=sluice-memory,size={mib}M,share=on"));
         option("-machine", "memory-backend=sluice-memory".to_owned());
+    }
+    let needs_tls = |disk: &Disk<'_>| matches!(disk.reach, Reach::Nbd { endpoint, .. } if disk.needs_tls(endpoint));
+    if parts.disks.iter().any(needs_tls) {
+        option("-object", format!("tls-creds-x509,id={TLS},endpoint=client,dir={TLS_FOLDER}"));
     }
     for disk in &parts.disks {
         let id = format!("sluice{}", disk.number);
@@ -82,9 +89,10 @@ fn blockdev(id: &str, endpoint: &ListenAddress, name: &str, disk: &Disk<'_>) -> 
         }
     };
     let read_only = if disk.read_only { ",read-only=on" } else { "" };
+    let tls = if disk.needs_tls(endpoint) { format!(",tls-creds={TLS}") } else { String::new() };
     let (name, discard) = (escaped(name), disk.discard());
     format!(
-        "driver=nbd,node-name={id}-node,{server},export={name},reconnect-delay={RECONNECT_DELAY_S},discard={discard}{read_only}"
+        "driver=nbd,node-name={id}-node,{server},export={name},reconnect-delay={RECONNECT_DELAY_S},discard={discard}{read_only}{tls}"
     )
 }
 

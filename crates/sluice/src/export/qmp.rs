@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use sluice_config::ListenAddress;
 
-use super::qemu::{RECONNECT_DELAY_S, queues, vectors};
+use super::qemu::{RECONNECT_DELAY_S, TLS_FOLDER, queues, vectors};
 use super::{Card, CardLink, Disk, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered};
 
 pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Rendered {
@@ -15,8 +15,9 @@ pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Rendered {
     Rendered { text: lines.join("\n"), fields: vec![("commands", json!(commands))] }
 }
 
-fn commands(disk: &Disk<'_>, machine: &Machine<'_>) -> [Value; 2] {
+fn commands(disk: &Disk<'_>, machine: &Machine<'_>) -> Vec<Value> {
     let id = format!("sluice{}", disk.number);
+    let mut commands = Vec::new();
     let (back_end, mut device) = match disk.reach {
         Reach::VhostUser { socket, queues } => {
             let line = format!("{id}-line");
@@ -28,10 +29,17 @@ fn commands(disk: &Disk<'_>, machine: &Machine<'_>) -> [Value; 2] {
         }
         Reach::Nbd { endpoint, name } => {
             let node = format!("{id}-node");
-            let arguments = json!({
+            let mut arguments = json!({
                 "driver": "nbd", "node-name": node, "server": server(endpoint), "export": name,
                 "reconnect-delay": RECONNECT_DELAY_S, "discard": disk.discard(), "read-only": disk.read_only,
             });
+            if disk.needs_tls(endpoint) {
+                let name = format!("{id}-tls");
+                let folder =
+                    json!({ "qom-type": "tls-creds-x509", "id": name, "endpoint": "client", "dir": TLS_FOLDER });
+                commands.push(command("object-add", folder));
+                arguments["tls-creds"] = json!(name);
+            }
             let mut device = json!({ "driver": "virtio-blk-pci", "id": id, "drive": node, "serial": disk.serial });
             if let Some(block) = disk.block_size {
                 device["logical_block_size"] = json!(block);
@@ -43,7 +51,8 @@ fn commands(disk: &Disk<'_>, machine: &Machine<'_>) -> [Value; 2] {
     if let Some(bus) = machine.bus {
         device["bus"] = json!(bus);
     }
-    [back_end, command("device_add", device)]
+    commands.extend([back_end, command("device_add", device)]);
+    commands
 }
 
 fn card_commands(card: &Card<'_>, machine: &Machine<'_>) -> Vec<Value> {
