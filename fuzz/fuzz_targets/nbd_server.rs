@@ -13,6 +13,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use sluice_fuzz_export::export;
 use sluice_io::device::{Arrived, Device, VolumeGeneration};
+use sluice_io::nbd::gateway::{Known, StartId};
 use sluice_io::nbd::handshake::Negotiated;
 
 #[path = "device.rs"]
@@ -25,14 +26,19 @@ fn device() -> &'static Device {
     DEVICE.get_or_init(sluice_fuzz_device::device)
 }
 
-fn connect(structured_replies: bool) -> UnixStream {
+fn connect(structured_replies: bool, is_gateway: bool) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
+    let known = || {
+        let (gateway, vm) = ("g".to_owned(), ("vm".to_owned(), 0));
+        Known { gateway, epoch: 1, vm, server: ("n".to_owned(), "d".to_owned()), start: StartId::default() }
+    };
+    let structured_replies = structured_replies && !is_gateway;
     let negotiated = Negotiated {
         export: export().name,
         structured_replies,
         base_allocation: structured_replies.then_some(1),
         block_size_requested: false,
-        gateway: None,
+        gateway: is_gateway.then(known),
     };
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);
@@ -53,7 +59,7 @@ fn connect(structured_replies: bool) -> UnixStream {
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, requests)) = data.split_first() else { return };
-    let mut bad = connect(first & 1 == 1);
+    let mut bad = connect(first & 1 == 1, first & 2 == 2);
     let mut reader = bad.try_clone().expect("a socket can be cloned");
     let drain = thread::spawn(move || {
         let mut sink = Vec::new();
@@ -67,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
     let mut flush = [0u8; 28];
     flush[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
     flush[7] = 3;
-    let mut good = connect(false);
+    let mut good = connect(false, false);
     good.write_all(&flush).expect("the server reads");
     let mut reply = [0u8; 16];
     good.read_exact(&mut reply).expect("the server answers");

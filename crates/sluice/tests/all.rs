@@ -65,6 +65,7 @@ mod several;
 mod several_disks;
 mod stale;
 mod state_crash;
+mod tls;
 mod together;
 mod top;
 mod undo;

@@ -63,3 +63,52 @@ fn a_server_and_an_export_have_one_user() {
     let read = second.replace(AT_NODE, &format!("{AT_NODE}\nread_only = true"));
     assert!(!found(&read).1, "{:?}", found(&read));
 }
+
+const GATEWAY: &str = "gateway = { name = \"gw1\", key_file = \"/k\" }";
+
+#[test]
+fn the_policies_of_vms_behind_a_gateway_are_those_of_the_node() {
+    let base = GOOD.replace(SOURCE, AT_NODE).replace("policy = \"p\"\n", "");
+    let with = |line: &str| refused(&base.replace(PATH, &format!("{NODE}\n{GATEWAY}\n{line}")));
+    let good = base.replace(PATH, &format!("{NODE}\n{GATEWAY}"));
+    assert_eq!(found(&good), (vec![], false));
+    assert!(with("scheduler = \"mclock\"").contains("Device d: scheduler: its node enforces the policies of VMs"));
+    assert!(with("resend = \"unsafe\"").contains("Device d: resend: a gateway sends everything again"));
+    let policy = refused(&good.replace("[vm.a]\n", "[vm.a]\nreservation = \"1 iops\"\n"));
+    assert!(
+        policy.contains("reservation has no effect on device d: its node enforces the policies of VMs"),
+        "{policy}"
+    );
+    let missing = refused(&good.replace("name = \"gw1\", ", ""));
+    assert!(missing.contains("gateway.name is missing") && missing.contains("add name = \"gw1\""), "{missing}");
+}
+
+#[test]
+fn a_node_has_a_name_if_it_has_gateways() {
+    let gateway = "[nbd]\n[nbd.gateway.gw1]\nkey_file = \"/k\"\nvms = \"*\"\n";
+    let text = refused(&format!("{GOOD}{gateway}"));
+    assert!(text.contains("nbd.node is missing, which gateways need"), "{text}");
+    let named = format!("{GOOD}{}", gateway.replace("[nbd]\n", "[nbd]\nnode = \"n\"\n"));
+    assert_eq!(found(&named), (vec![], false));
+    assert!(refused(&named.replace("\"*\"", "3")).contains("a list of names, or \"*\""));
+    assert!(refused(&named.replace("vms = \"*\"", "")).contains("[nbd.gateway.gw1]: vms is missing"));
+}
+
+#[test]
+fn an_address_that_other_hosts_reach_is_allowed_with_tls() {
+    let network = format!("{GOOD}[nbd]\nlisten = \"10.0.0.1:10809\"\n");
+    assert!(refused(&network).contains("[nbd]: any client that reaches 10.0.0.1:10809 can read and write the volumes"));
+    let tls = format!("{network}[nbd.tls]\ncertificate = \"/c\"\nkey = \"/k\"\n");
+    assert_eq!(found(&tls), (vec![], false));
+    let client = format!("{tls}[nbd.tls.client.host3]\nexports = [\"a/*\"]\n");
+    assert!(refused(&client).contains("client_ca is missing, which clients need"));
+    let at = |line: &str| {
+        let device = format!("path = \"nbd://10.0.0.7\"\n{line}");
+        GOOD.replace(PATH, &device).replace(SOURCE, "source = \"nbd://10.0.0.7/a\"")
+    };
+    assert_eq!(found(&at("tls = { ca = \"/ca\" }")), (vec![], false));
+    assert!(refused(&at("tls = { name = \"n\" }")).contains("tls.ca is missing"));
+    assert!(refused(&at("tls = { ca = \"/ca\", key = \"/k\" }")).contains("certificate is missing, which key needs"));
+    let socket = GOOD.replace(PATH, &format!("{NODE}\ntls = {{ ca = \"/ca\" }}")).replace(SOURCE, AT_NODE);
+    assert!(refused(&socket).contains("Device d: tls: its server has no TCP address"));
+}

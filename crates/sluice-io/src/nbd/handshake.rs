@@ -22,7 +22,7 @@ use std::io;
 
 use super::export::{Export, transmission_flags};
 use super::gateway::proof::{Key, Side};
-use super::gateway::{Door, Hello, Known, OPTION_HELLO, OPTION_PROOF, REPLY_CHALLENGE, REPLY_CONFIRMED};
+use super::gateway::{Admission, Hello, Known, OPTION_HELLO, OPTION_PROOF, REPLY_CHALLENGE, REPLY_CONFIRMED};
 use super::options::{InfoRequest, MetaRequest, OptionError, export_name};
 use super::wire::{
     BASE_ALLOCATION, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake_flag, info, option, option_reply, u16_at,
@@ -55,7 +55,7 @@ pub trait Exports {
     ///
     /// # Errors
     /// Why it may not come, for it; `None` if this server has no gateways.
-    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+    fn challenge(&self, hello: &Hello) -> Result<Admission, Option<String>> {
         let _ = hello;
         Err(None)
     }
@@ -190,9 +190,9 @@ pub enum Step {
 enum Gateway {
     No,
     /// It knows the challenge.
-    Asked(Box<(Hello, Door)>),
+    Asked(Box<(Hello, Admission)>),
     /// It has proven its key.
-    Proven(Box<(Hello, Door)>, Known),
+    Proven(Box<(Hello, Admission)>, Known),
     /// It may choose the export of that name.
     Known(Box<Known>, String),
 }
@@ -390,10 +390,10 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             return refuse(out, OPTION_HELLO, option_reply::ERR_UNKNOWN, "There is no such export");
         }
         match self.exports.challenge(&hello) {
-            Ok(door) => {
-                reply(out, OPTION_HELLO, REPLY_CHALLENGE, &[&door.challenge.encode()]);
+            Ok(admission) => {
+                reply(out, OPTION_HELLO, REPLY_CHALLENGE, &[&admission.challenge.encode()]);
                 reply(out, OPTION_HELLO, option_reply::ACK, &[]);
-                self.gateway = Gateway::Asked(Box::new((hello, door)));
+                self.gateway = Gateway::Asked(Box::new((hello, admission)));
             }
             Err(Some(why)) => refuse(out, OPTION_HELLO, option_reply::ERR_POLICY, &why),
             Err(None) => refuse(out, OPTION_HELLO, option_reply::ERR_UNSUP, "This server has no gateways"),
@@ -406,7 +406,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             refuse(out, OPTION_PROOF, option_reply::ERR_INVALID, "A proof follows a challenge");
             return Step::Next;
         };
-        let (hello, Door { key, challenge, vm }) = &*asked;
+        let (hello, Admission { key, challenge, vm }) = &*asked;
         if !key.verifies(payload, Side::Client, hello, challenge) {
             let (gateway, node) = (&hello.gateway, &challenge.node);
             tracing::warn!(gateway, node, "A gateway has another key than this node, or means another node");
@@ -441,7 +441,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         let Gateway::Proven(asked, known) = std::mem::replace(&mut self.gateway, Gateway::No) else {
             unreachable!("it follows a proof")
         };
-        let (hello, Door { key, challenge, .. }) = &*asked;
+        let (hello, Admission { key, challenge, .. }) = &*asked;
         // The device thread gets the export of this name.
         let export = self.resolve(&hello.export).map(|export| export.name);
         let export = result.and_then(|()| export.ok_or_else(|| "There is no such export any more".to_owned()));

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::export::Export;
 use super::gateway::proof::Key;
 use super::gateway::sessions::Sessions;
-use super::gateway::{Door, Hello, StartId};
+use super::gateway::{Admission, Hello, StartId};
 use super::handshake::{Exports, Handshake, Listed, NegotiateError, Negotiated, Tls};
 use super::negotiate::{End, begin, go_on, negotiate};
 use super::tls::{self, Allowed, Meter};
@@ -175,7 +175,7 @@ impl Exports for Offer {
         Some(export)
     }
 
-    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+    fn challenge(&self, hello: &Hello) -> Result<Admission, Option<String>> {
         let found = self.last_found();
         let Entry { vm, device_name, start, .. } = found.as_ref().ok_or(None)?;
         self.access.sessions.challenge(hello, vm, device_name, *start)

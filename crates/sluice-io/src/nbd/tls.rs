@@ -34,7 +34,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::cpu::thread_time;
 
 /// Memory for each direction of a connection, in bytes.
-const COPY_LEN: usize = 256 << 10;
+const COPY_LEN: usize = 128 << 10;
 /// Time in which a peer must take as much.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// Time for the end of a connection.
@@ -166,10 +166,15 @@ impl Server {
     pub(crate) async fn accept(&self, peer: TcpStream, meter: Arc<Meter>) -> Result<(UnixStream, Allowed), String> {
         let (ours, theirs) = pair()?;
         let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
-        let (done, is_done) = tokio::sync::oneshot::channel();
+        let (mut done, is_done) = tokio::sync::oneshot::channel();
         runtime()?.spawn(metered(meter, async move {
             let accepted = async { acceptor.accept(tokio::net::TcpStream::from_std(peer)?).await };
-            match accepted.await {
+            let accepted = tokio::select! {
+                accepted = accepted => accepted,
+                // The time for the handshake is over.
+                () = done.closed() => return,
+            };
+            match accepted {
                 Ok(mut stream) => {
                     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first().cloned());
                     if done.send(Ok(certificate.map(CertificateDer::into_owned))).is_ok() {

@@ -13,7 +13,7 @@ use crate::nbd::gateway::count::{Counts, VmCount};
 use crate::nbd::gateway::proof::Key;
 use crate::nbd::gateway::record::{ReplyRecord, RequestRecord};
 use crate::nbd::gateway::sessions::{Admitted, Sessions, Settings};
-use crate::nbd::gateway::{Door, Hello, Known, StartId};
+use crate::nbd::gateway::{Admission, Hello, Known, StartId};
 use crate::nbd::wire::{Command as Wire, simple_reply, transmission_flag};
 use crate::source::remote::{Dial, RemoteSpec, Resend};
 
@@ -89,7 +89,7 @@ impl Exports for Node {
         (name == "vm/disk").then(|| Export { info: info(SIZE), ..Export::with_all_features("vm/disk", SIZE) })
     }
 
-    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+    fn challenge(&self, hello: &Hello) -> Result<Admission, Option<String>> {
         self.sessions.challenge(hello, "vm", "d", StartId([1; 16]))
     }
 

@@ -104,7 +104,7 @@ pub struct Challenge {
 
 /// How a server answers a gateway whose key it has.
 #[derive(Debug)]
-pub struct Door {
+pub struct Admission {
     pub key: Arc<Key>,
     pub challenge: Challenge,
     /// The VM of the export.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::proof::{Key, nonce};
-use super::{Challenge, Door, Hello, Known, StartId};
+use super::{Admission, Challenge, Hello, Known, StartId};
 use crate::device::NbdHandle;
 
 /// How far the clock of a gateway may be ahead. An epoch of the far future would shut out every later one.
@@ -167,7 +167,7 @@ impl Sessions {
         vm: &str,
         device: &str,
         start: StartId,
-    ) -> Result<Door, Option<String>> {
+    ) -> Result<Admission, Option<String>> {
         let state = self.state();
         let Settings { node, gateways } = &state.settings;
         if gateways.is_empty() {
@@ -184,7 +184,7 @@ impl Sessions {
         }
         let nonce = nonce().map_err(|error| error.to_string())?;
         let challenge = Challenge { node: node.clone(), device: device.to_owned(), nonce, start };
-        Ok(Door { key: Arc::clone(&admitted.key), challenge, vm: vm.to_owned() })
+        Ok(Admission { key: Arc::clone(&admitted.key), challenge, vm: vm.to_owned() })
     }
 
     /// Makes a gateway that has proven that it has `key` the one of a VM. The sessions of earlier ones end before requests of this one are

@@ -19,11 +19,11 @@ impl Exports for Named {
         self.0.contains(&name).then(|| sample(name))
     }
 
-    fn challenge(&self, hello: &Hello) -> Result<Door, Option<String>> {
+    fn challenge(&self, hello: &Hello) -> Result<Admission, Option<String>> {
         let challenge =
             Challenge { node: "n".to_owned(), device: "d".to_owned(), nonce: [2; 32], start: StartId::default() };
         let vm = hello.vms.first().cloned().ok_or(None)?;
-        Ok(Door { key: Arc::new(Key::new(&[7; 32]).unwrap()), challenge, vm })
+        Ok(Admission { key: Arc::new(Key::new(&[7; 32]).unwrap()), challenge, vm })
     }
 }
 
