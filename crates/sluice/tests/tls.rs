@@ -26,13 +26,13 @@ impl Authority {
         command
     }
 
-    /// Makes a certificate for a DNS name with `days` to go, in a folder of its own.
-    fn issue(&self, name: &str, role: &str, days: &str) -> PathBuf {
+    /// Makes a certificate for a DNS name and an address with `days` to go, in a folder of its own.
+    fn issue(&self, name: &str, address: &str, role: &str, days: &str) -> PathBuf {
         let folder = self.0.join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let request = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x"];
         run(self.openssl(&request).args(["-keyout", &format!("{name}/{role}-key.pem"), "-out", "request.pem"])).ok();
-        std::fs::write(self.0.join("names"), format!("subjectAltName = DNS:{name}")).unwrap();
+        std::fs::write(self.0.join("names"), format!("subjectAltName = DNS:{name}, IP:{address}")).unwrap();
         let sign = ["x509", "-req", "-in", "request.pem", "-CA", "ca-cert.pem", "-CAkey", "ca-key.pem"];
         let out = format!("{name}/{role}-cert.pem");
         run(self.openssl(&sign).args(["-CAcreateserial", "-extfile", "names", "-days", days, "-out", &out])).ok();
@@ -54,20 +54,22 @@ fn tls(server: &Path, clients: &str) -> String {
 #[test]
 fn clients_of_others_read_over_tls_what_their_certificates_open() {
     let place = Place::new();
-    let authority = Authority::new(&place, "pki");
-    let server = authority.issue("localhost", "server", "20");
-    let (one, other) = (authority.issue("host1", "client", "30"), authority.issue("host2", "client", "30"));
-    let stranger = Authority::new(&place, "strange").issue("host1", "client", "30");
-    let address = free_address();
+    let (authority, address) = (Authority::new(&place, "pki"), free_address());
+    let (ip, port) = address.rsplit_once(':').unwrap();
+    let server = authority.issue("node", ip, "server", "20");
+    let (one, other) =
+        (authority.issue("host1", "127.0.0.1", "client", "30"), authority.issue("host2", "127.0.0.1", "client", "30"));
+    let stranger = Authority::new(&place, "strange").issue("host1", "127.0.0.1", "client", "30");
+    // It trusts the server, which does not trust it.
+    std::fs::copy(one.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
     let clients = "[nbd.tls.client.host1]\nexports = [\"a/*\"]\n";
     let (a, b) = (place.image("a.img", 4 * MIB), place.image("b.img", 4 * MIB));
     let volumes = place.device("") + &place.volume("a", "v", &a, "") + &place.volume("b", "v", &b, "");
     let nbd = format!("[nbd]\nlisten = \"{address}\"\n");
     let host = place.control_keys() + &nbd + &tls(&server, clients) + &volumes;
     let daemon = Daemon::serve(&place, &host);
-    let port = address.rsplit_once(':').unwrap().1;
     let uri = |export: &str, certificates: &Path| {
-        format!("nbds://localhost:{port}/{export}?tls-certificates={}", certificates.display())
+        format!("nbds://{address}/{export}?tls-certificates={}", certificates.display())
     };
     let size = |uri: &str| run(tool("nbdinfo", "libnbd-bin").args(["--size", uri]));
     assert_eq!(size(&uri("a/v", &one)).ok().trim(), (4 * MIB).to_string());
@@ -78,12 +80,12 @@ fn clients_of_others_read_over_tls_what_their_certificates_open() {
     daemon.stderr().up_to(&["the client's certificate has none of the names"]);
     size(&uri("a/v", &stranger)).failed();
     daemon.stderr().up_to(&["TLS failed: invalid peer certificate"]);
-    assert!(size(&format!("nbd://localhost:{port}/a/v")).failed().contains("requires TLS"));
+    assert!(size(&format!("nbd://{address}/a/v")).failed().contains("requires TLS"));
     // By a program for each of two TLS libraries, and read again without TLS.
     let data = place.write("data", noise(7, 4 * MIB as usize));
     run(tool("nbdcopy", "libnbd-bin").arg(&data).arg(uri("a/v", &one))).ok();
     let credentials = format!("tls-creds-x509,id=t,endpoint=client,dir={}", one.display());
-    let image = format!("driver=nbd,host=localhost,port={port},export=a/v,tls-creds=t");
+    let image = format!("driver=nbd,host={ip},port={port},export=a/v,tls-creds=t");
     let copy = place.file("copy");
     run(tool("qemu-img", "qemu-utils")
         .args(["convert", "--object", &credentials, "--image-opts", &image, "-O", "raw"])
@@ -97,7 +99,7 @@ fn clients_of_others_read_over_tls_what_their_certificates_open() {
         "told.toml",
         &host.replace(&format!("socket = \"{}\"", place.volume_socket("a", "v").display()), "listen = \"10.0.0.1:99\""),
     );
-    let told = |format: &str| run(sluice().args(["export", "a", "--format", format, "--host"]).arg(&file)).stdout;
+    let told = |format: &str| run(sluice().args(["export", format, "a"]).arg(&file)).ok();
     for (format, part) in
         [("qemu-args", "tls-creds=sluice-tls"), ("libvirt-xml", "tls='yes'"), ("nbd-uri", "nbds://10.0.0.1:99/a/v")]
     {
@@ -105,7 +107,7 @@ fn clients_of_others_read_over_tls_what_their_certificates_open() {
         assert!(text.contains(part), "{format}: {text}");
     }
     // Another certificate is in force after a reload, and connections stay.
-    let next = authority.issue("localhost2", "server", "20");
+    let next = authority.issue("node2", "127.0.0.1", "server", "20");
     daemon.accept(&host.replace(&server.display().to_string(), &next.display().to_string()));
     size(&uri("a/v", &one)).failed();
     plain.read(0, 4096).unwrap();
@@ -116,7 +118,8 @@ fn clients_of_others_read_over_tls_what_their_certificates_open() {
 fn a_gateway_reads_over_tls_and_tells_what_is_wrong_with_a_certificate() {
     let place = Place::new();
     let authority = Authority::new(&place, "pki");
-    let (server, client) = (authority.issue("node1", "server", "10"), authority.issue("gw1", "client", "30"));
+    let (server, client) =
+        (authority.issue("node1", "127.0.0.1", "server", "10"), authority.issue("gw1", "127.0.0.1", "client", "30"));
     let address = free_address();
     let image = place.image("a.img", 4 * MIB);
     let nbd = format!("[nbd]\nlisten = \"{address}\"\n");
