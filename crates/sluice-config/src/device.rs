@@ -36,8 +36,8 @@ impl DeviceDraft {
         let backend = match (reader.word("backend"), node::read_address(reader, "path")) {
             (Some("null"), _) => Backend::Null,
             (_, Some(address)) => {
-                let gateway = read_gateway(name, reader);
-                let tls = read_tls(reader, &address);
+                let gateway = read_gateway(name, reader).map(Box::new);
+                let tls = read_tls(reader, &address).map(Box::new);
                 Backend::Nbd(ServerNode { address, resends_all: resends_all && gateway.is_none(), gateway, tls })
             }
             _ => Backend::Direct,

@@ -10,11 +10,14 @@ use sluice_sched::scheduler::DeviceClass;
 mod kinds;
 mod net;
 mod policy;
+mod server;
 mod serving;
 mod words;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
+pub(crate) use server::{CERTIFICATE, CERTIFICATE_KEY, SERVER_KEYS};
+pub use server::{GATEWAY, NODE_TLS};
 pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, JAIL, NBD, NBD_GATEWAY, NBD_TLS, TLS_CLIENT};
 pub use words::Part;
 
@@ -221,37 +224,6 @@ pub static DEVICE: Section = Section {
                  which [stores its volumes](how-to/storage-nodes.md)",
             ),
             Key::new(
-                "resend",
-                Kind::Word(&["reads", "unsafe"]),
-                "\"reads\"",
-                "Of a device that is another server, what is sent again after a lost connection. reads: reads are; others that the \
-                 server may have carried out fail, and all fail when it was away for 30 s; unsafe: all are, however long it is away, also \
-                 if the server carries out the first one later, over newer data",
-            )
-            .default("\"reads\""),
-            Key::new(
-                "gateway",
-                Kind::Table(&GATEWAY),
-                "{ name = \"gw1\", node = \"node1\", key_file = \"/etc/sluice/node1.key\" }",
-                "Of a device that is a `sluice serve`: makes this host known there as a gateway. A VM with volumes on several such devices \
-                 has [one policy over all of them](how-to/storage-nodes.md), which the nodes enforce. `scheduler` is `noop` then, and \
-                 everything is sent again after a lost connection",
-            ),
-            Key::new(
-                "tls",
-                Kind::Table(&NODE_TLS),
-                "{ ca = \"/etc/sluice/tls/ca.pem\" }",
-                "Of a device that is another server at a TCP address: encrypts what is sent there, and makes sure that it is the server",
-            ),
-            Key::new(
-                "insecure",
-                Kind::Bool,
-                "true",
-                "Of a device that is another server at a TCP address that is not loopback: whether data may pass the network readable and \
-                 changeable by all on it",
-            )
-            .default("false"),
-            Key::new(
                 "backend",
                 Kind::Word(&["direct", "null"]),
                 "\"direct\"",
@@ -260,6 +232,7 @@ pub static DEVICE: Section = Section {
             )
             .default("\"direct\""),
         ],
+        SERVER_KEYS,
         SCHEDULER_KEYS,
         &[Key::new(
             "rotational",
@@ -450,49 +423,6 @@ pub static POOL: Section = Section {
     ]],
     scheduler_tables: &[],
 };
-
-/// `gateway` of a device that is another server.
-pub static GATEWAY: Section = Section {
-    title: "device.NAME.gateway",
-    doc: "This host as a gateway of the node, which has a table `[nbd.gateway.NAME]` with the same key",
-    groups: &[&[
-        Key::new("name", Kind::Text, "\"gw1\"", "Name of this host at the node, the same on all its devices"),
-        Key::new("node", Kind::Text, "\"node1\"", "Name of the node, as its `[nbd]` states it")
-            .default("the name of the device"),
-        Key::new(
-            "key_file",
-            Kind::Path,
-            "\"/etc/sluice/node1.key\"",
-            "File with the key that this host and the node share, as `openssl rand -hex 32` makes one. Both prove that they have it; it \
-             encrypts nothing",
-        ),
-    ]],
-    scheduler_tables: &[],
-};
-
-/// `tls` of a device that is another server.
-pub static NODE_TLS: Section = Section {
-    title: "device.NAME.tls",
-    doc: "TLS to the server",
-    groups: &[&[
-        Key::new("ca", Kind::Path, "\"/etc/sluice/tls/ca.pem\"", "Certificates that sign that of the server, in PEM"),
-        Key::new("name", Kind::Text, "\"node1.example.org\"", "Name of the server in its certificate")
-            .default("the host of its address"),
-        CERTIFICATE,
-        CERTIFICATE_KEY,
-    ]],
-    scheduler_tables: &[],
-};
-
-/// Own certificate, and its key.
-pub(crate) const CERTIFICATE: Key = Key::new(
-    "certificate",
-    Kind::Path,
-    "\"/etc/sluice/tls/cert.pem\"",
-    "Own certificate in PEM, followed by those that lead from it to its root. A server needs one, and a client where the server wants one",
-);
-pub(crate) const CERTIFICATE_KEY: Key =
-    Key::new("key", Kind::Path, "\"/etc/sluice/tls/key.pem\"", "Key of the certificate, in PEM");
 
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {

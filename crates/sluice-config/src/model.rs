@@ -94,8 +94,8 @@ pub struct Node {
     /// Whether requests that it may have carried out are sent again after a lost connection, even if that may undo later ones.
     pub resends_all: bool,
     /// This host as a gateway of it.
-    pub gateway: Option<AsGateway>,
-    pub tls: Option<NodeTls>,
+    pub gateway: Option<Box<AsGateway>>,
+    pub tls: Option<Box<NodeTls>>,
 }
 
 /// TLS to another server.

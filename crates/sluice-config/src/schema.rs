@@ -135,10 +135,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
         }
-        Kind::Names => {
-            let name = json!({ "type": "string", "minLength": 1 });
-            json!({ "anyOf": [{ "const": "*" }, { "type": "array", "items": name }] })
-        }
+        Kind::Names => names(),
         Kind::Words(words) => json!({ "type": "array", "items": { "enum": words } }),
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),
@@ -179,6 +176,11 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Value::Object(object) => object,
         _ => unreachable!("each arm makes an object"),
     }
+}
+
+fn names() -> Value {
+    let name = json!({ "type": "string", "minLength": 1 });
+    json!({ "anyOf": [{ "const": "*" }, { "type": "array", "items": name }] })
 }
 
 fn quantity(unit: &str) -> Value {

@@ -52,7 +52,7 @@ fn connect(address: &NodeAddress) -> Result<OwnedFd, String> {
 /// An export, which is connected to when it is needed.
 pub(crate) struct Export {
     pub(crate) export: NodeExport,
-    pub(crate) tls: Option<NodeTls>,
+    pub(crate) tls: Option<Box<NodeTls>>,
     pub(crate) gateway: Option<Gateway>,
 }
 
@@ -107,7 +107,13 @@ impl Export {
             wanted.gateway = Some(client::Gateway { name, node, key, epoch, vm });
         }
         let run = if self.tls.is_some() { client::choose } else { client::run };
-        let session = run(&mut stream, name, wanted).map_err(|error| shown(&error, name))?;
+        let session = run(&mut stream, name, wanted).map_err(|error| match (&error, &self.tls) {
+            (HandshakeError::Closed, Some(_)) => {
+                "the server closed the connection after TLS: it wants a certificate of its client_ca, with a name of [nbd.tls.client] if it has such tables"
+                    .to_owned()
+            }
+            _ => shown(&error, name),
+        })?;
         limit_silence(&stream, None)?;
         Ok((stream.into(), session))
     }

@@ -13,6 +13,7 @@ use clap::Args;
 use sluice_api::printed::{Line, Serving};
 use sluice_config::{Diagnostics, Host, ListenAddress};
 use sluice_io::endpoint::Bound;
+use sluice_io::nbd::tls;
 use sluice_io::reactor::priority;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -158,6 +159,9 @@ fn use_real_time() {
         }
     }
 }
+
+/// Maximum time at the end for replies that TLS has not sent yet.
+const TLS_END_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum time at the end for writing the ends of events: a sample, and a write.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -369,6 +373,8 @@ async fn drain(server: Server, deadline: Instant, format: Format) {
     let outstanding: u64 = draining.outstanding();
     tracing::info!(outstanding, "Draining");
     draining.until(deadline).await;
+    // What devices have answered may be on its way through the thread for TLS.
+    tls::finish(deadline.min(Instant::now() + TLS_END_MAX)).await;
     if draining.has_ended() {
         tracing::info!("Drained");
     } else {

@@ -498,6 +498,9 @@ mod tests {
                 let direct = |vm: &TrialVm| vm.load.length.is_multiple_of(4096);
                 assert!(!trial.in_guests || trial.vms.iter().all(direct), "{}", trial.name);
                 let Some(iops) = trial.iops() else { continue };
+                let first = trial.vms.iter().filter(|vm| vm.start as usize <= trial.parts[0].0);
+                let nodes = if first.clone().all(|vm| vm.node.is_some()) { 1 } else { trial.nodes.max(1) };
+                let iops = iops * nodes as f64;
                 let seen = trial.clone().shortened(10).simulate().unwrap();
                 let all: f64 = seen[0].iter().map(|vm| vm.iops).sum();
                 assert!((all / iops - 1.0).abs() < 0.06, "{}: {all}", trial.name);

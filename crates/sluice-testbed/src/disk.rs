@@ -23,7 +23,7 @@ pub enum DiskError {
 
 /// A connected disk.
 pub enum Disk {
-    Nbd(nbd::Client),
+    Nbd(Box<nbd::Client>),
     Vhost(Box<vhost::Client>),
     /// Several disks of the VM over NBD. Each request goes to one of them at random.
     Spread(Spread),
@@ -50,7 +50,7 @@ impl Disk {
     pub fn connect(exports: &[VolumeExport], outstanding: u32, len: u32, seed: u64) -> Result<Disk, DiskError> {
         let [export] = exports else {
             let connected = exports.iter().map(|export| match Disk::connect_to(export, outstanding, len)? {
-                Disk::Nbd(client) => Ok(client),
+                Disk::Nbd(client) => Ok(*client),
                 _ => unreachable!("several disks of a VM are over NBD"),
             });
             let disks = connected.collect::<Result<_, DiskError>>()?;
@@ -64,7 +64,7 @@ impl Disk {
             unreachable!("a testbed's host file has Unix sockets")
         };
         match export.protocol {
-            Protocol::Nbd => Ok(Disk::Nbd(nbd::Client::connect_unix(path, &export.name)?)),
+            Protocol::Nbd => Ok(Disk::Nbd(Box::new(nbd::Client::connect_unix(path, &export.name)?))),
             Protocol::VhostUserBlk { .. } => {
                 let slots = u16::try_from(outstanding).expect("a VM of a testbed has few requests outstanding");
                 let data_len_max = len as usize;

@@ -154,7 +154,7 @@ fn a_limit_holds_over_nodes_that_fail_and_come_back_and_under_another_gateway() 
     cluster.serve_node(2);
     let took = cluster.read(0, &all, 450);
     assert!(took >= least(450), "with a node that was started again {took:?}");
-    // So for a gateway, which begins to count anew.
+    // So for a gateway, which counts from zero again.
     cluster.gateways[0].2.take().unwrap().kill();
     cluster.serve_gateway(0);
     let took = cluster.read(0, &all, 450);

@@ -51,6 +51,20 @@ fn tls(server: &Path, clients: &str) -> String {
     )
 }
 
+fn clients_are_told_what_they_need(place: &Place, host: &str) {
+    let file = place.write(
+        "told.toml",
+        host.replace(&format!("socket = \"{}\"", place.volume_socket("a", "v").display()), "listen = \"10.0.0.1:99\""),
+    );
+    let told = |format: &str| run(sluice().args(["export", format, "a"]).arg(&file)).ok();
+    for (format, part) in
+        [("qemu-args", "tls-creds=sluice-tls"), ("libvirt-xml", "tls='yes'"), ("nbd-uri", "nbds://10.0.0.1:99/a/v")]
+    {
+        let text = told(format);
+        assert!(text.contains(part), "{format}: {text}");
+    }
+}
+
 #[test]
 fn clients_of_others_read_over_tls_what_their_certificates_open() {
     let place = Place::new();
@@ -94,18 +108,7 @@ fn clients_of_others_read_over_tls_what_their_certificates_open() {
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&data).unwrap());
     let mut plain = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
     assert!(plain.read(0, 4096).unwrap() == std::fs::read(&data).unwrap()[..4096]);
-    // What to tell the clients.
-    let file = place.write(
-        "told.toml",
-        &host.replace(&format!("socket = \"{}\"", place.volume_socket("a", "v").display()), "listen = \"10.0.0.1:99\""),
-    );
-    let told = |format: &str| run(sluice().args(["export", format, "a"]).arg(&file)).ok();
-    for (format, part) in
-        [("qemu-args", "tls-creds=sluice-tls"), ("libvirt-xml", "tls='yes'"), ("nbd-uri", "nbds://10.0.0.1:99/a/v")]
-    {
-        let text = told(format);
-        assert!(text.contains(part), "{format}: {text}");
-    }
+    clients_are_told_what_they_need(&place, &host);
     // Another certificate is in force after a reload, and connections stay.
     let next = authority.issue("node2", "127.0.0.1", "server", "20");
     daemon.accept(&host.replace(&server.display().to_string(), &next.display().to_string()));

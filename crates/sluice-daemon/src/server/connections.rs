@@ -22,6 +22,8 @@ const BASE: u64 = 32;
 const PER_DEVICE: u64 = 3;
 /// Descriptors of a volume: its file, twice while its size changes.
 const PER_VOLUME: u64 = 2;
+/// Descriptors of a connection with TLS beyond those of another one: the two ends between it and the data path.
+const PER_TLS: u64 = 2;
 /// Descriptors of a socket: the socket and its folder.
 const PER_SOCKET: u64 = 2;
 /// Descriptors of a VMM's session in addition to its connection: back-end channel, memory guard, and a message that
@@ -90,7 +92,8 @@ fn needed(host: &Host, sockets: u64) -> u64 {
         })
         .sum();
     let (devices, volumes) = ((host.devices.len() + host.uplinks.len()) as u64, exports().count() as u64);
-    BASE + PER_DEVICE * devices + PER_VOLUME * volumes + PER_SOCKET * sockets + of_guests + of_nics
+    let of_tls = host.nbd.tls.as_ref().map_or(0, |_| PER_TLS * u64::from(host.nbd.connections_max));
+    BASE + PER_DEVICE * devices + PER_VOLUME * volumes + PER_SOCKET * sockets + of_guests + of_nics + of_tls
 }
 
 #[cfg(test)]

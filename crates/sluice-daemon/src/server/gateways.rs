@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sluice_config::{Host, NbdGateway};
@@ -40,26 +40,34 @@ impl Gateways {
             Some(folder) => Arc::new(InFolder(folder.join(HOLDERS))),
             None => Arc::new(()),
         };
-        let counts = Arc::new(Counts::new(move || next_epoch(folder.as_deref())));
+        if let Err(why) = &holders {
+            tracing::error!(why, "Which gateway served a VM last is not known: none can come");
+        }
+        let one_at_a_time = Mutex::new(());
+        let counts = Arc::new(Counts::new(move || {
+            let _alone = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+            next_epoch(folder.as_deref())
+        }));
         let access = Arc::new(Access::new(Sessions::new(holders, keep)));
-        Gateways { counts, access, process: ProcessId::new() }
+        Gateways { counts, access, process: ProcessId::random() }
     }
 
     /// Lets the gateways of a host file come. One whose key cannot be read has the key that it had, or is left out; all others come.
     pub(super) fn set(&self, host: &Host) {
         let before = self.access.sessions.settings();
-        let admitted = host.nbd.gateways.iter().filter_map(|(name, gateway)| match read_key(&gateway.key_file) {
+        let admitted = host.nbd.gateways.iter().map(|(name, gateway)| match read_key(&gateway.key_file) {
             Ok(key) => {
                 let NbdGateway { vms, .. } = gateway.clone();
-                Some((name.clone(), Admitted { key: Arc::new(key), vms }))
-            }
-            Err(why) if before.gateways.contains_key(name) => {
-                tracing::error!(gateway = name, why, "The key of a gateway cannot be read again: the one before holds");
-                Some((name.clone(), Admitted { vms: gateway.vms.clone(), ..before.gateways[name].clone() }))
+                (name.clone(), Admitted { key: Some(Arc::new(key)), vms })
             }
             Err(why) => {
-                tracing::error!(gateway = name, why, "A gateway has no key and cannot come");
-                None
+                tracing::error!(
+                    gateway = name,
+                    why,
+                    "The key of a gateway cannot be read: the one before holds, or it cannot come"
+                );
+                let key = before.gateways.get(name).and_then(|before| before.key.clone());
+                (name.clone(), Admitted { key, vms: gateway.vms.clone() })
             }
         });
         self.access.sessions.set(Settings { node: host.nbd.node.clone(), gateways: admitted.collect() });
@@ -94,7 +102,9 @@ fn next_epoch(folder: Option<&Path>) -> Result<u64, String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
     let Some(path) = folder.map(|folder| folder.join(EPOCH)) else { return Ok(now) };
-    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let failed = |error: &dyn std::fmt::Display| {
+        format!("{}: {error}; the file has a number of microseconds since 1970: write that of now", path.display())
+    };
     let last: u64 = match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|error| failed(&error))?,
         Err(error) if error.kind() == ErrorKind::NotFound => 0,
@@ -127,7 +137,10 @@ impl Keep for InFolder {
 fn kept(folder: &Path) -> Result<BTreeMap<String, Holder>, String> {
     let path = folder.join(HOLDERS);
     let wrong = |error: &dyn std::fmt::Display| {
-        format!("{}: {error}; remove the file if no gateway but the right ones runs", path.display())
+        format!(
+            "{}: {error}; if no gateway but the right ones runs, remove the file and restart the daemon",
+            path.display()
+        )
     };
     let text = match fs::read(&path) {
         Ok(text) => text,

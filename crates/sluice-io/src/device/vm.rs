@@ -33,12 +33,19 @@ pub(crate) struct Vm {
     pub(crate) memory: MemoryShare,
     /// Clients with requests that do not fit into the window, in order.
     pub(crate) waiting: VecDeque<ClientRef>,
-    pub(crate) protocol_errors: u64,
-    pub(crate) refused: u64,
+    pub(crate) wrong: Wrong,
     pub(crate) cpu: VmCpu,
     pub(crate) gateway: Gateway,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+/// What clients of a VM have done wrong.
+#[derive(Debug, Default)]
+pub(crate) struct Wrong {
+    pub(crate) protocol_errors: u64,
+    /// Requests that were refused.
+    pub(crate) refused: u64,
 }
 
 /// The gateway of a VM, and what has been heard from it.
@@ -88,8 +95,7 @@ impl Vm {
             is_limited_as_one: is_limited_as_one(&policy, &[]),
             memory,
             waiting: VecDeque::new(),
-            protocol_errors: 0,
-            refused: 0,
+            wrong: Wrong::default(),
             cpu: VmCpu::default(),
             gateway: Gateway::default(),
             copied_stats: None,

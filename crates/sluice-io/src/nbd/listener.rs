@@ -359,8 +359,8 @@ async fn waits_for_turn(stream: &Stream, pace: &PeerPace, delayed: &Delayed, end
 async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(NbdHandle, Arrived)>, NegotiateError> {
     let Accepted { stream, permit, cpu, .. } = client;
     let peer = stream.describe_peer();
-    let meter = Arc::<Meter>::default();
-    let (done, used) = metered(handshake(stream, &offer, &meter)).await;
+    let (meter, permit) = (Arc::<Meter>::default(), Arc::new(permit));
+    let (done, used) = metered(handshake(stream, &offer, (&meter, Arc::clone(&permit)))).await;
     let (negotiated, socket) = done?;
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
     Ok(chosen.map(|Entry { export, vm, volume, generation, device, .. }| {
@@ -372,7 +372,11 @@ async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(NbdHand
 }
 
 /// Does the handshake, with TLS over TCP if this daemon has a certificate.
-async fn handshake(stream: Stream, offer: &Offer, meter: &Arc<Meter>) -> Result<(Negotiated, OwnedFd), NegotiateError> {
+async fn handshake(
+    stream: Stream,
+    offer: &Offer,
+    (meter, permit): (&Arc<Meter>, impl Send + 'static),
+) -> Result<(Negotiated, OwnedFd), NegotiateError> {
     match stream {
         Stream::Unix(mut stream) => {
             let negotiated = negotiate(&mut stream, offer).await?;
@@ -387,7 +391,7 @@ async fn handshake(stream: Stream, offer: &Offer, meter: &Arc<Meter>) -> Result<
             match (begun, tls) {
                 (End::Chosen(negotiated), _) => Ok((negotiated, OwnedFd::from(stream))),
                 (End::StartTls(handshake), TcpTls::Required(tls)) => {
-                    let accepted = tls.accept(stream, Arc::clone(meter)).await;
+                    let accepted = tls.accept(stream, permit, Arc::clone(meter)).await;
                     let (inside, allowed) = accepted.map_err(NegotiateError::Tls)?;
                     offer.allow(allowed);
                     after_tls(inside, handshake).await

@@ -16,9 +16,10 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
@@ -32,6 +33,7 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::cpu::thread_time;
+use crate::limits::reserve;
 
 /// Memory for each direction of a connection, in bytes.
 const COPY_LEN: usize = 128 << 10;
@@ -39,6 +41,8 @@ const COPY_LEN: usize = 128 << 10;
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// Time for the end of a connection.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
+/// Interval at which the end of all connections is looked for.
+const FINISH_POLL: Duration = Duration::from_millis(5);
 /// CPU time after which it is charged.
 const CHARGE_AT: Duration = Duration::from_millis(2);
 
@@ -159,15 +163,21 @@ impl Server {
         Ok(Server { config: Arc::new(config), clients })
     }
 
-    /// Does the server's half of a TLS handshake. Returns the socket for what is decrypted, and what the client may open.
+    /// Does the server's half of a TLS handshake. The connection holds `permit` for as long as anything of it is there. Returns the socket for what is decrypted, and what the client may open.
     ///
     /// # Errors
     /// In words: the client trusts another authority, has no certificate or one of another authority.
-    pub(crate) async fn accept(&self, peer: TcpStream, meter: Arc<Meter>) -> Result<(UnixStream, Allowed), String> {
-        let (ours, theirs) = pair()?;
+    pub(crate) async fn accept(
+        &self,
+        peer: TcpStream,
+        permit: impl Send + 'static,
+        meter: Arc<Meter>,
+    ) -> Result<(UnixStream, Allowed), String> {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
         let (mut done, is_done) = tokio::sync::oneshot::channel();
+        let live = Live::new();
         runtime()?.spawn(metered(meter, async move {
+            let (_permit, _live) = (permit, live);
             let accepted = async { acceptor.accept(tokio::net::TcpStream::from_std(peer)?).await };
             let accepted = tokio::select! {
                 accepted = accepted => accepted,
@@ -177,14 +187,20 @@ impl Server {
             match accepted {
                 Ok(mut stream) => {
                     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first().cloned());
-                    if done.send(Ok(certificate.map(CertificateDer::into_owned))).is_ok() {
-                        carry(&mut stream, theirs).await;
+                    // A peer that never gets here has one descriptor.
+                    match pair() {
+                        Ok((ours, theirs)) => {
+                            if done.send(Ok((ours, certificate.map(CertificateDer::into_owned)))).is_ok() {
+                                carry(&mut stream, theirs).await;
+                            }
+                        }
+                        Err(why) => drop(done.send(Err(why))),
                     }
                 }
                 Err(error) => drop(done.send(Err(error.to_string()))),
             }
         }));
-        let certificate = is_done.await.map_err(|_| "the thread for TLS has ended".to_owned())??;
+        let (ours, certificate) = is_done.await.map_err(|_| "the thread for TLS has ended".to_owned())??;
         Ok((ours, self.allowed(certificate.as_ref())?))
     }
 
@@ -235,7 +251,9 @@ impl Client {
         server.set_nonblocking(true).map_err(|error| error.to_string())?;
         let (connector, name) = (TlsConnector::from(Arc::clone(&self.config)), self.name.clone());
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
+        let live = Live::new();
         runtime()?.spawn(async move {
+            let _live = live;
             let connected = async { connector.connect(name, tokio::net::TcpStream::from_std(server)?).await };
             match timeout(limit, connected).await {
                 Ok(Ok(mut stream)) => {
@@ -286,7 +304,11 @@ async fn copy(
     to: &mut (impl AsyncWrite + Unpin),
     stall: Duration,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; COPY_LEN];
+    let mut buffer = Vec::new();
+    if !reserve(&mut buffer, COPY_LEN) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    buffer.resize(COPY_LEN, 0);
     loop {
         let length = from.read(&mut buffer).await?;
         if length == 0 {
@@ -297,6 +319,32 @@ async fn copy(
             to.flush().await
         };
         timeout(stall, write).await??;
+    }
+}
+
+/// Number of connections.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// A connection, as long as it is there.
+struct Live;
+
+impl Live {
+    fn new() -> Live {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Live
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until connections have sent what they had, at most until `deadline`: their insides have ended.
+pub async fn finish(deadline: Instant) {
+    while LIVE.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        tokio::time::sleep(FINISH_POLL).await;
     }
 }
 

@@ -79,14 +79,14 @@ impl Core {
     /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
     pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
         let vm = &mut self.base.vms[self.backend.volumes[volume].vm];
-        vm.protocol_errors += 1;
-        vm.protocol_errors
+        vm.wrong.protocol_errors += 1;
+        vm.wrong.protocol_errors
     }
 
     /// Counts a request of a client of `volume` that is refused.
     pub(crate) fn count_refused(&mut self, volume: VolumeKey, reason: &'static str) {
         let volume = &self.backend.volumes[volume];
-        self.base.vms[volume.vm].refused += 1;
+        self.base.vms[volume.vm].wrong.refused += 1;
         let times = volume.faults.refuse(reason);
         // A client that does this repeatedly must not fill the log.
         if times.is_power_of_two() {

@@ -36,7 +36,7 @@ impl Node {
     fn new(name: &'static str, device: &Device) -> Node {
         let sessions = Arc::<Sessions>::default();
         let vms = vec!["vm".to_owned()];
-        let gateway = |name: &str| (name.to_owned(), Admitted { key: Arc::new(key(KEY)), vms: vms.clone() });
+        let gateway = |name: &str| (name.to_owned(), Admitted { key: Some(Arc::new(key(KEY))), vms: vms.clone() });
         sessions.set(Settings { node: name.to_owned(), gateways: [gateway("gw1"), gateway("gw2")].into() });
         Node { name, device: device.nbd(), sessions }
     }

@@ -117,7 +117,7 @@ impl Counts {
         Counts { by_vm: Mutex::default(), next_epoch: Arc::new(next_epoch) }
     }
 
-    /// Returns the counter of a VM. It stays while one of the VM's volumes has it; after that the VM begins anew.
+    /// Returns the counter of a VM. It stays while one of the VM's volumes has it; the next one counts from zero.
     #[must_use]
     pub fn of(&self, vm: &str) -> Arc<VmCount> {
         let mut by_vm = self.by_vm.lock().unwrap_or_else(PoisonError::into_inner);

@@ -59,7 +59,7 @@ pub struct ProcessId([u8; 16]);
 impl ProcessId {
     /// Another one each time.
     #[must_use]
-    pub fn new() -> ProcessId {
+    pub fn random() -> ProcessId {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_be_bytes();
         ProcessId(proof::nonce().ok().and_then(|nonce| nonce.first_chunk().copied()).unwrap_or_else(now))
     }

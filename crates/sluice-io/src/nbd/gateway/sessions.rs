@@ -16,12 +16,17 @@ const AHEAD_MAX: Duration = Duration::from_secs(3600);
 /// A gateway that may come.
 #[derive(Debug, Clone)]
 pub struct Admitted {
-    pub key: Arc<Key>,
+    /// `None`: it cannot be read, and the gateway cannot come. That it was the last one to serve a VM counts nevertheless.
+    pub key: Option<Arc<Key>>,
     /// Names of its VMs; `*` stands for all.
     pub vms: Vec<String>,
 }
 
 impl Admitted {
+    fn has_key(&self, key: &Key) -> bool {
+        self.key.as_ref().is_some_and(|known| known.is_same(key))
+    }
+
     fn may_serve(&self, vm: &str) -> bool {
         self.vms.iter().any(|known| known == "*" || known == vm)
     }
@@ -63,7 +68,7 @@ impl Keep for () {
 pub struct Sessions {
     state: Mutex<State>,
     /// One gateway takes a VM over at a time.
-    changing: tokio::sync::Mutex<()>,
+    changing: Arc<tokio::sync::Mutex<()>>,
     keep: Arc<dyn Keep>,
 }
 
@@ -96,7 +101,7 @@ impl State {
         let Hello { gateway, epoch, .. } = hello;
         let holders =
             self.holders.as_ref().map_err(|why| format!("the node does not know which gateway was the last: {why}"))?;
-        if !self.settings.admits(gateway, vm).is_some_and(|admitted| admitted.key.is_same(key)) {
+        if !self.settings.admits(gateway, vm).is_some_and(|admitted| admitted.has_key(key)) {
             return Err(format!("[nbd.gateway.{gateway}] has changed: connect again"));
         }
         let ahead = Duration::from_micros(*epoch).saturating_sub(since_1970());
@@ -110,7 +115,7 @@ impl State {
         match holders.get(vm).filter(|holder| self.settings.admits(&holder.gateway, vm).is_some()) {
             Some(holder) if holder.gateway == *gateway && holder.epoch == *epoch => Ok(false),
             Some(holder) if holder.epoch >= *epoch => Err(format!(
-                "gateway {} has taken VM {vm} over, {} s after this one: remove the VM from one of the two",
+                "gateway {} has taken VM {vm} over, {} s after this one: remove the VM from one of the two, or if the clocks differ, set them and restart the right one",
                 holder.gateway,
                 (holder.epoch - epoch) / 1_000_000
             )),
@@ -125,7 +130,7 @@ impl Sessions {
     pub fn new(holders: Result<BTreeMap<String, Holder>, String>, keep: Arc<dyn Keep>) -> Self {
         Sessions {
             state: Mutex::new(State { settings: Settings::default(), holders, devices: BTreeMap::new() }),
-            changing: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
             keep,
         }
     }
@@ -142,7 +147,7 @@ impl Sessions {
             let holder = holders.as_ref().ok().and_then(|holders| holders.get(vm));
             let admitted = holder
                 .and_then(|holder| Some((before.admits(&holder.gateway, vm)?, settings.admits(&holder.gateway, vm)?)));
-            let stays = admitted.is_some_and(|(before, now)| before.key.is_same(&now.key));
+            let stays = admitted.is_some_and(|(before, now)| before.key.as_ref().is_none_or(|key| now.has_key(key)));
             if !stays {
                 devices.iter().for_each(|device| device.end_gateways(vm, None));
             }
@@ -182,9 +187,11 @@ impl Sessions {
         if !hello.vms.iter().any(|listed| listed == vm) {
             return Err(Some(format!("the export belongs to VM {vm}, which the gateway does not name")));
         }
+        let key =
+            admitted.key.clone().ok_or_else(|| format!("the node cannot read the key of [nbd.gateway.{name}]"))?;
         let nonce = nonce().map_err(|error| error.to_string())?;
         let challenge = Challenge { node: node.clone(), device: device.to_owned(), nonce, start };
-        Ok(Admission { key: Arc::clone(&admitted.key), challenge, vm: vm.to_owned() })
+        Ok(Admission { key, challenge, vm: vm.to_owned() })
     }
 
     /// Makes a gateway that has proven that it has `key` the one of a VM. The sessions of earlier ones end before requests of this one are
@@ -193,7 +200,7 @@ impl Sessions {
     /// # Errors
     /// It may not come any more, a newer one holds, or it cannot be kept that this one does; for the gateway.
     pub(crate) async fn admit(&self, hello: &Hello, vm: &str, key: &Key) -> Result<(), String> {
-        let _alone = self.changing.lock().await;
+        let alone = Arc::clone(&self.changing).lock_owned().await;
         let kept = {
             let state = self.state();
             let mut holders = if state.judge(hello, vm, key)? { state.holders.clone()? } else { return Ok(()) };
@@ -201,8 +208,10 @@ impl Sessions {
             holders
         };
         let keep = Arc::clone(&self.keep);
-        let kept = tokio::task::spawn_blocking(move || keep.keep(&kept).map(|()| kept)).await;
-        let kept = kept.map_err(|_| "the node cannot write its state".to_owned())??;
+        // Another one waits until this is written, also if this handshake is over before.
+        let writing = tokio::task::spawn_blocking(move || (keep.keep(&kept).map(|()| kept), alone));
+        let (kept, _alone) = writing.await.map_err(|_| "the node cannot write its state".to_owned())?;
+        let kept = kept?;
         let mut state = self.state();
         // It may have been removed meanwhile.
         state.judge(hello, vm, key)?;

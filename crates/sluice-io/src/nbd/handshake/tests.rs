@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::super::export::sample;
-use super::super::gateway::proof::Key;
-use super::super::gateway::{Challenge, StartId};
+use super::super::gateway::proof::{Key, Side};
+use super::super::gateway::{Challenge, REPLY_CHALLENGE, REPLY_CONFIRMED, StartId};
 use super::super::wire::transmission_flag;
 use super::*;
 

@@ -309,12 +309,12 @@ pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>,
 
 /// Returns the loads of all VMs. Every request counts as 1.
 pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
-    let load = |vm: &TrialVm| {
+    let load = |(number, vm): (usize, &TrialVm)| {
         let Load { arrival, outstanding, length, random_percent, .. } = vm.load;
         LoadVm {
             name: vm.name,
             exports: host.vms[vm.name].volumes.values().map(|volume| volume.export.clone()).collect(),
-            seed: trial.seed,
+            seed: trial.seed * 100 + number as u64,
             outstanding,
             request_len: length,
             cost: 1.0,
@@ -328,7 +328,7 @@ pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
             may_starve: true,
         }
     };
-    trial.vms.iter().map(load).collect()
+    trial.vms.iter().enumerate().map(load).collect()
 }
 
 #[cfg(test)]
@@ -357,12 +357,39 @@ mod tests {
                     };
                     assert_eq!(time, due);
                 }
-                assert_eq!((delay.parallel, device.depth), (1, trial.depth));
+                let parallel = if let Device::Servers(_) = trial.device { trial.depth } else { 1 };
+                assert_eq!((delay.parallel, device.depth), (parallel, trial.depth));
                 assert_eq!(model(&trial).unwrap().is_some(), trial.service_time().is_none());
                 for size in [4 << 10, 16 << 10] {
                     assert!((device.cost.cost(Kind::Read, size).as_f64() - 1.0).abs() < 2e-5, "every request costs 1");
                 }
                 assert!(trial.in_guests || loads(&trial, &host).iter().all(|load| load.outstanding <= WINDOW));
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_state_the_policies_and_the_gateway_has_a_disk_at_each() {
+        let figures = sluice_lab::real::ALL.iter().flat_map(|figure| (figure.trials)());
+        let trials: Vec<Trial> = figures.filter(|trial| trial.nodes > 0).collect();
+        assert_eq!(trials.len(), 15);
+        for trial in trials {
+            let fixture = Fixture::set(&trial).unwrap();
+            let texts = fixture.host_files(&trial, Protocol::Nbd, false);
+            let parse =
+                |text: &String| sluice_config::parse("x.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let hosts: Vec<Host> = texts.iter().map(parse).collect();
+            let (gateway, nodes) = hosts.split_last().unwrap();
+            assert_eq!((nodes.len(), gateway.devices.len()), (trial.nodes, trial.nodes));
+            for (number, node) in nodes.iter().enumerate() {
+                let device = &node.devices[&node_name(number)];
+                let delay = device.delay.as_ref().unwrap();
+                assert_eq!((device.depth, delay.parallel, device.merging), (trial.depth, trial.depth, false));
+                assert!((device.cost.cost(Kind::Read, 8 << 10).as_f64() - 1.0).abs() < 2e-5);
+                trial.vms.iter().for_each(|vm| assert_eq!(node.vms[vm.name].policy, vm.policy(trial.speedup())));
+            }
+            for (load, vm) in loads(&trial, gateway).iter().zip(&trial.vms) {
+                assert_eq!(load.exports.len(), if vm.node.is_some() { 1 } else { trial.nodes });
             }
         }
     }
