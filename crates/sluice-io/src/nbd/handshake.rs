@@ -177,7 +177,7 @@ pub enum Tls {
 pub enum Step {
     /// The next option follows.
     Next,
-    /// [`Exports::admit`] follows with what [`Handshake::proven`] returns, and then [`Handshake::admitted`].
+    /// [`Exports::admit`] follows, and then the answer to the proof.
     Admit,
     /// TLS follows, and then another [`Handshake::after_tls`].
     StartTls,
