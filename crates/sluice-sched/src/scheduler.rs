@@ -186,8 +186,8 @@ pub trait Scheduler: Send {
     /// Counts service that a VM got at other servers since its previous request here, as its client reports it. Called
     /// before the request is inserted, so a scheduler need not store the report with the request. The default does
     /// nothing: most schedulers know one server only. \[mclock\] 3.2.
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
-        let _ = (now, owner, volume, remote);
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
+        let _ = (now, owner, remote);
     }
 
     /// Replaces a queued request by `grown`, which results from a merge with a later request: same number, larger

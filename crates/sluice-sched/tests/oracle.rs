@@ -262,7 +262,7 @@ impl Oracle {
 
     /// Base of a debt, among the VMs and among the volumes of one: the share tag of the first member after another
     /// request, if that is later than virtual time and there is another member. Requests are of cost `raw`.
-    fn lines(&self, owner: OwnerId, volume: VolumeId, raw: Tag) -> (Tag, Tag) {
+    fn lines(&self, owner: OwnerId, volume: Option<VolumeId>, raw: Tag) -> (Tag, Tag) {
         let line = |v: Tag, mut shares: Vec<(Tag, RequestId, bool, Weight)>| {
             shares.sort();
             let first = shares.first().filter(|_| shares.iter().any(|(_, _, itself, _)| !itself));
@@ -275,7 +275,8 @@ impl Oracle {
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
         let volumes = vm.volumes.iter().filter(|(_, level)| weighted(level));
         let heads = volumes.filter_map(|(id, level)| Some((*id, level, self.head(owner, Some(*id))?.id)));
-        let volumes: Vec<_> = heads.filter_map(|(other, level, head)| entry(level, head, other == volume)).collect();
+        let volumes: Vec<_> =
+            heads.filter_map(|(other, level, head)| entry(level, head, Some(other) == volume)).collect();
         (line(self.v, vms), line(vm.v, volumes))
     }
 
@@ -300,7 +301,7 @@ impl Oracle {
         let (floor_waits, inner_floor_waits) = (self.unreserved_waits(), self.unreserved_volume_waits(owner));
         self.floor.note(amount.raw, reserved, floor_waits, is_chosen);
         self.vm(owner).floor.note(amount.raw, inner_reserved, inner_floor_waits, is_chosen);
-        let (line, inner_line) = self.lines(owner, volume, amount.raw);
+        let (line, inner_line) = self.lines(owner, Some(volume), amount.raw);
         let (first, inner_first) = self.firsts(owner);
         let (inner_step, least) = (self.inner_step(owner, volume, amount), now - self.catchup);
         self.queue.retain(|queued| queued.id != request.id);
@@ -390,11 +391,11 @@ impl Scheduler for Oracle {
         }
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
         let now = tag(now);
         self.refresh(owner);
         let piece = self.vm(owner).client.map_or(ONE, |client| client.piece.raw);
-        let ((line, _), info) = (self.lines(owner, volume, piece), self.info);
+        let ((line, _), info) = (self.lines(owner, None, piece), self.info);
         let vm = self.vm(owner);
         let servers = Tag::from(remote.servers.max(2));
         vm.client = match vm.client {
@@ -539,9 +540,9 @@ impl Scheduler for Pair {
         self.oracle.insert(now, request);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
-        self.fast.add_remote_service(now, owner, volume, remote);
-        self.oracle.add_remote_service(now, owner, volume, remote);
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
+        self.fast.add_remote_service(now, owner, remote);
+        self.oracle.add_remote_service(now, owner, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

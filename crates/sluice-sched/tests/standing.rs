@@ -434,8 +434,8 @@ impl Scheduler for Probed {
         self.inner.insert(now, request);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
-        self.inner.add_remote_service(now, owner, volume, remote);
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
+        self.inner.add_remote_service(now, owner, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -449,11 +449,11 @@ impl Scheduler for Watched {
         self.inner.insert(now, request);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
         self.event(now);
         self.member(owner).is_remote = true;
         self.restart_shares(owner);
-        self.inner.add_remote_service(now, owner, volume, remote);
+        self.inner.add_remote_service(now, owner, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -26,7 +26,7 @@ const MODE: u32 = 0o600;
 
 /// This host as a gateway and as a node.
 pub(super) struct Gateways {
-    /// What its VMs are served.
+    /// Counters of the service of its VMs over all nodes.
     pub(super) counts: Arc<Counts>,
     pub(super) access: Arc<Access>,
     process: ProcessId,
@@ -41,7 +41,7 @@ impl Gateways {
             None => Arc::new(()),
         };
         if let Err(why) = &holders {
-            tracing::error!(why, "Which gateway served a VM last is not known: none can come");
+            tracing::error!(why, "The daemon cannot read which gateway served each VM last: it refuses all gateways");
         }
         let one_at_a_time = Mutex::new(());
         let counts = Arc::new(Counts::new(move || {
@@ -64,7 +64,7 @@ impl Gateways {
                 tracing::error!(
                     gateway = name,
                     why,
-                    "The key of a gateway cannot be read: the one before holds, or it cannot come"
+                    "The daemon cannot read the key of a gateway: it uses the one that it had, or refuses the gateway"
                 );
                 let key = before.gateways.get(name).and_then(|before| before.key.clone());
                 (name.clone(), Admitted { key, vms: gateway.vms.clone() })
@@ -75,7 +75,10 @@ impl Gateways {
             Ok(server) => self.access.set_tls(server.map(|(server, _)| server)),
             // Clients without TLS must not come because of a file.
             Err(why) => {
-                tracing::error!(why, "TLS of NBD has no certificate: as before, or nobody can connect over TCP");
+                tracing::error!(
+                    why,
+                    "The daemon cannot read the certificate of [nbd.tls]: it uses the one that it had, or refuses clients over TCP"
+                );
                 self.access.require_tls();
             }
         }

@@ -50,7 +50,7 @@ fn read_if(path: &Path, check: impl Fn(&fs::Metadata) -> Result<(), String>) -> 
     Ok(contents)
 }
 
-/// What this server needs for TLS, and when its certificate ends.
+/// Returns the settings of TLS for this server, and the end of its certificate.
 ///
 /// # Errors
 /// A file cannot be read, or is not what it should be; in words.
@@ -63,7 +63,7 @@ pub(crate) fn server(stated: &NbdTls) -> Result<(tls::Server, Option<SystemTime>
     server.map(|server| (server, ends)).map_err(|why| format!("{}: {why}", stated.certificate.display()))
 }
 
-/// What is needed to connect to a server with TLS, and when the own certificate ends.
+/// Returns the settings of TLS for a client, and the end of its own certificate.
 ///
 /// # Errors
 /// As [`server`].
@@ -81,7 +81,7 @@ pub(crate) fn client(stated: &NodeTls) -> Result<(tls::Client, Option<SystemTime
 /// A certificate that ends within this time is warned of.
 const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What `sluice check --host` says of the certificates and keys of a host file.
+/// Returns the findings of `sluice check --host` about certificates and keys.
 pub(crate) fn findings(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(stated) = &host.nbd.tls {

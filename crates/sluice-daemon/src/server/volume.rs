@@ -39,7 +39,7 @@ pub(super) struct Opening {
     growth: Option<Arc<Growth>>,
     /// The server that its device is.
     node: Option<Node>,
-    /// What this host's VMs are served elsewhere.
+    /// Counters of the service of this host's VMs over all nodes.
     counts: Arc<Counts>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Vm {
     pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
 
-/// What clients of a VM have done wrong.
+/// Counts of protocol violations and refused requests of a VM's clients.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
     pub(crate) protocol_errors: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Wrong {
 pub(crate) struct Gateway {
     /// Since when it serves the VM: its epoch.
     since: u64,
-    /// What it has told with requests that the gate has taken.
+    /// Its sums of service at other nodes, as far as the gate has counted them.
     pub(crate) heard: Heard,
 }
 

@@ -29,7 +29,8 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Handle};
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::time::{timeout, timeout_at};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::cpu::thread_time;
@@ -41,8 +42,6 @@ const COPY_LEN: usize = 128 << 10;
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// Time for the end of a connection.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
-/// Interval at which the end of all connections is looked for.
-const FINISH_POLL: Duration = Duration::from_millis(5);
 /// CPU time after which it is charged.
 const CHARGE_AT: Duration = Duration::from_millis(2);
 
@@ -322,8 +321,9 @@ async fn copy(
     }
 }
 
-/// Number of connections.
+/// Number of connections, and the event that there is none any more.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+static NONE_LEFT: Notify = Notify::const_new();
 
 /// A connection, as long as it is there.
 struct Live;
@@ -337,14 +337,19 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::Relaxed);
+        if LIVE.fetch_sub(1, Ordering::Relaxed) == 1 {
+            NONE_LEFT.notify_waiters();
+        }
     }
 }
 
 /// Waits until connections have sent what they had, at most until `deadline`: their insides have ended.
 pub async fn finish(deadline: Instant) {
-    while LIVE.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
-        tokio::time::sleep(FINISH_POLL).await;
+    let mut none_left = pin!(NONE_LEFT.notified());
+    // From here on no end is missed.
+    none_left.as_mut().enable();
+    if LIVE.load(Ordering::Relaxed) > 0 {
+        let _ = timeout_at(deadline.into(), none_left).await;
     }
 }
 

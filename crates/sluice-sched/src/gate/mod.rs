@@ -315,7 +315,7 @@ impl Gate {
         self.next_id += u64::from(pieces);
         let mut whole = self.request(first, now, arrival);
         if let Some(remote) = &arrival.remote {
-            self.scheduler.add_remote_service(now, owner, volume, remote);
+            self.scheduler.add_remote_service(now, owner, remote);
             (whole.rho, whole.delta) = (remote.rho, remote.delta);
             whole.flags = whole.flags.with(Flags::TRACKED);
         }

@@ -96,8 +96,8 @@ impl Scheduler for WithoutRequests {
         self.0.insert(now, request);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
-        self.0.add_remote_service(now, owner, volume, remote);
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
+        self.0.add_remote_service(now, owner, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -256,10 +256,10 @@ impl Scheduler for Watched {
         self.inner.insert(now, request);
     }
 
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, remote: &RemoteService) {
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, remote: &RemoteService) {
         self.event(now);
         self.reported += f64::from(remote.delta);
-        self.inner.add_remote_service(now, owner, volume, remote);
+        self.inner.add_remote_service(now, owner, remote);
     }
 
     fn grow(&mut self, now: Instant, grown: Request) -> bool {

@@ -10,7 +10,7 @@
 
 use crate::gate::RemoteService;
 use crate::policy::Policy;
-use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
+use crate::request::{Completion, OwnerId, Phase, Request, Wait};
 use crate::request_arena::{Arena, Place};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::standing::Standing;
@@ -375,7 +375,7 @@ impl Scheduler for Product {
     }
 
     /// Only the VM is charged: a volume is at one server, and its own limit has nothing to do with another one's.
-    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, _: VolumeId, report: &RemoteService) {
+    fn add_remote_service(&mut self, now: Instant, owner: OwnerId, report: &RemoteService) {
         let (now, index) = (self.clock.tag(now), owner.0);
         let Product { owners, level, generation, .. } = self;
         let owner = &mut owners[index as usize];
