@@ -28,6 +28,7 @@ mod accept;
 pub mod backend;
 mod budget;
 mod by_descriptor;
+pub mod ceph;
 pub mod clock;
 pub mod closing;
 pub mod cpu;

@@ -246,8 +246,9 @@ fn now(place: &Place, vm: &str) -> Value {
     reply["now"][0].clone()
 }
 
-/// Checks that the first of these VMs, all of which read, is held by `cause` when it has been served for ten seconds, and what `why`
-/// says then.
+/// Checks that the first of these VMs, all of which read, is held by `cause` when it has been served for a while, and what `why` says
+/// then. A client that gets a CPU late asks in another rhythm than was constructed: that fails an attempt, and a daemon that names a wrong
+/// cause fails all of them.
 fn is_held_by(keys: &str, capacity: u32, vms: &[Vm], cause: &str, words: &[&str]) {
     for number in 1.. {
         let place = Place::new();
@@ -258,8 +259,7 @@ fn is_held_by(keys: &str, capacity: u32, vms: &[Vm], cause: &str, words: &[&str]
         let begin = served();
         until("it is served for a while", || served() >= begin + 1000);
         let held_by = now(&place, name)["held_by"].clone();
-        let is_busy = held_by == "device" || held_by == "daemon_cpu";
-        if held_by != cause && is_busy && number < ATTEMPTS {
+        if held_by != cause && number < ATTEMPTS {
             continue;
         }
         let why = ask(&place, &["why", name]).ok();
