@@ -6,16 +6,21 @@ use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
+use crate::elsewhere::Elsewhere;
 use crate::fields::WINDOW_REQUESTS_MAX;
-use crate::model::{AsGateway, Backend, Delay, DelayTime, Device, Node as ServerNode, NodeTls, Pool, Window};
-use crate::node::{self, NodeAddress};
+use crate::model::{AsGateway, Backend, Ceph, Delay, DelayTime, Device, Node as ServerNode, NodeTls, Pool, Window};
+use crate::node::NodeAddress;
 use crate::quantity::{at_reference, cost_of};
+use crate::rbd::RbdPool;
 use crate::reader::{Reader, one_of};
 use crate::source::Span;
 use crate::tree::{Node, Value};
 
 /// Requests in flight at a device that states nothing else.
 const DEPTH: u32 = 32;
+/// Configuration file and user of a cluster for which nothing else is stated, as Ceph's own programs have them.
+const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
+const CEPH_USER: &str = "admin";
 /// The same of a node that enforces the policies: more than the windows of many VMs.
 const NODE_DEPTH: u32 = 4096;
 
@@ -32,10 +37,11 @@ impl DeviceDraft {
     pub(crate) fn read(name: &str, reader: &Reader<'_>) -> DeviceDraft {
         let before = reader.report.errors();
         let resends_all = reader.word("resend") == Some("unsafe");
-        let is_server = is_server(reader);
-        let backend = match (reader.word("backend"), node::read_address(reader, "path")) {
+        let is_elsewhere = Elsewhere::is_meant(reader, "path");
+        let backend = match (reader.word("backend"), Elsewhere::read(reader, "path")) {
             (Some("null"), _) => Backend::Null,
-            (_, Some(address)) => {
+            (_, Some(Elsewhere::Pool(pool))) => Backend::Rbd(read_ceph(reader, pool)),
+            (_, Some(Elsewhere::Node(address))) => {
                 let gateway = read_gateway(name, reader).map(Box::new);
                 let tls = read_tls(reader, &address).map(Box::new);
                 Backend::Nbd(ServerNode { address, resends_all: resends_all && gateway.is_none(), gateway, tls })
@@ -44,15 +50,11 @@ impl DeviceDraft {
         };
         match &backend {
             Backend::Nbd(node) => check_insecure(reader, &node.address),
-            _ if is_server => {}
-            Backend::Direct | Backend::Null => {
-                for key in ["resend", "gateway", "tls", "insecure"].into_iter().filter(|key| reader.node(key).is_some())
-                {
-                    let message = format!("{}: {key} is ignored because the device is no server", reader.whose);
-                    let hint = format!("remove {key}, or state the address of a server as path");
-                    reader.report.warn(reader.at(key), message, hint);
-                }
-            }
+            _ if is_elsewhere && !matches!(backend, Backend::Rbd(_)) => {}
+            _ => ignored(reader, &["resend", "gateway", "tls", "insecure"], "server", "the address of a server"),
+        }
+        if !is_elsewhere || matches!(backend, Backend::Nbd(_)) {
+            ignored(reader, &["ceph_conf", "ceph_user"], "pool of a Ceph cluster", "rbd:POOL");
         }
         if backend == Backend::Direct && reader.node("path").is_none() {
             reader.missing("path", "");
@@ -64,7 +66,7 @@ impl DeviceDraft {
             _ => device,
         };
         let device = Device {
-            paths: if is_server { Vec::new() } else { reader.disk_paths("path") },
+            paths: if is_elsewhere { Vec::new() } else { reader.disk_paths("path") },
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
             window,
@@ -183,9 +185,22 @@ fn check_insecure(reader: &Reader<'_>, address: &NodeAddress) {
     }
 }
 
-/// Whether the path of a device is meant as the address of a server.
-fn is_server(reader: &Reader<'_>) -> bool {
-    matches!(reader.node("path").map(|node| &node.value), Some(Value::Text(text)) if NodeAddress::is_meant(text))
+/// Warns of keys that only a device of another kind has.
+fn ignored(reader: &Reader<'_>, keys: &[&str], kind: &str, path: &str) {
+    for key in keys.iter().filter(|key| reader.node(key).is_some()) {
+        let message = format!("{}: {key} is ignored because the device is no {kind}", reader.whose);
+        reader.report.warn(reader.at(key), message, format!("remove {key}, or state {path} as path"));
+    }
+}
+
+fn read_ceph(reader: &Reader<'_>, pool: RbdPool) -> Ceph {
+    let conf = reader.path("ceph_conf").unwrap_or_else(|| CEPH_CONF.into());
+    let user = reader.text("ceph_user").unwrap_or(CEPH_USER);
+    if user.is_empty() || user.starts_with("client.") {
+        let hint = "write the name without client. in front, for example \"sluice\"";
+        reader.refuse("ceph_user", format!("'{user}' is no name of a user"), hint);
+    }
+    Ceph { pool, conf, user: user.to_owned() }
 }
 
 fn read_pool(reader: &Reader<'_>, backend: &Backend, device: &Device) -> Option<Pool> {

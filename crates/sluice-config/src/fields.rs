@@ -221,7 +221,8 @@ pub static DEVICE: Section = Section {
                  several disks, which share its scheduler and capacity. The last part of a path may have one `*`, as in \
                  `[\"/dev/rbd/vms/*\"]`: it stands for any characters, and the pattern for the block devices with such names, also \
                  those that appear later. Or another NBD server, as `\"nbd://10.0.0.7:10809\"` or `\"nbd+unix:/run/node.sock\"`, \
-                 which [stores its volumes](how-to/storage-nodes.md)",
+                 which [stores its volumes](how-to/storage-nodes.md), or [a pool of a Ceph cluster](how-to/ceph.md), as `\"rbd:vms\"` or \
+                 `\"rbd:vms/NAMESPACE\"`",
             ),
             Key::new(
                 "backend",
@@ -499,7 +500,8 @@ pub static VOLUME: Section = Section {
                 "\"/srv/vm/db1.img\"",
                 "File or block device that holds its data. A symbolic link is followed only if no user except root can \
                  change it. On a device that is another NBD server, an export of it: `\"nbd://10.0.0.7:10809/db1/root\"` or \
-                 `\"nbd+unix:///db1/root?socket=/run/node.sock\"`",
+                 `\"nbd+unix:///db1/root?socket=/run/node.sock\"`. On a device that is a pool of a Ceph cluster, an image: \
+                 `\"rbd:vms/db1-root\"`",
             ),
             Key::new(
                 "offset",

@@ -159,7 +159,7 @@ fn check(
     let (draft, daemon) = read(tree, checked, &report);
     // If a part of the text is missing, checks across tables would report false errors.
     if !report.is_incomplete() {
-        checks::run(&draft, &report);
+        checks::run(&draft, &daemon.jail, &report);
         checks::roots::check(&draft, daemon.source_root.as_deref(), changes_from, &report);
     }
     let errors = report.errors();

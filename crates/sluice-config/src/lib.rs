@@ -44,6 +44,7 @@ pub mod device;
 pub mod diagnostics;
 mod disk_path;
 pub mod dropins;
+mod elsewhere;
 pub mod entries;
 mod export;
 pub mod fields;
@@ -56,6 +57,7 @@ mod nic;
 pub mod node;
 pub mod policy;
 mod quantity;
+pub mod rbd;
 pub mod reader;
 mod schema;
 pub mod secret;
@@ -70,9 +72,10 @@ pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
 pub use model::{
-    Access, Account, AsGateway, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History,
-    Host, Jail, Layer, ListenAddress, NbdGateway, NbdSettings, NbdTls, NetPolicy, Nic, NicAccess, Node, NodeTls, Port,
-    Protocol, Receive, Uplink, Vm, Volume, VolumeExport, VolumeSource, Window,
+    Access, Account, AsGateway, Backend, CONTROL_SOCKET, Ceph, Control, DaemonSettings, Delay, DelayTime, Device,
+    History, Host, Jail, Layer, ListenAddress, NbdGateway, NbdSettings, NbdTls, NetPolicy, Nic, NicAccess, Node,
+    NodeTls, Port, Protocol, Receive, Uplink, Vm, Volume, VolumeExport, VolumeSource, Window,
 };
 pub use node::{NodeAddress, NodeExport};
+pub use rbd::{RbdImage, RbdPool};
 pub use schema::{schema, schema_of};

@@ -18,6 +18,7 @@ use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
 use crate::disk_path::DiskPath;
 use crate::node::{NodeAddress, NodeExport};
+use crate::rbd::{RbdImage, RbdPool};
 
 mod jail;
 mod net;
@@ -98,6 +99,16 @@ pub struct Node {
     pub tls: Option<Box<NodeTls>>,
 }
 
+/// A pool of a Ceph cluster as a device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ceph {
+    pub pool: RbdPool,
+    /// Its configuration file.
+    pub conf: PathBuf,
+    /// The user without `client.` in front.
+    pub user: String,
+}
+
 /// TLS to another server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTls {
@@ -128,6 +139,8 @@ pub enum VolumeSource {
     File(PathBuf),
     /// On the server that its device is.
     Nbd(NodeExport),
+    /// In the pool that its device is.
+    Rbd(RbdImage),
 }
 
 impl VolumeSource {
@@ -144,6 +157,7 @@ impl VolumeSource {
             VolumeSource::Nothing => None,
             VolumeSource::File(path) => Some(path.clone()),
             VolumeSource::Nbd(export) => Some(export.to_string().into()),
+            VolumeSource::Rbd(image) => Some(image.to_string().into()),
         }
     }
 }
@@ -240,6 +254,8 @@ pub enum Backend {
     Direct,
     /// Another NBD server.
     Nbd(Node),
+    /// A pool of a Ceph cluster.
+    Rbd(Ceph),
     /// None: requests complete immediately.
     Null,
 }

@@ -13,10 +13,7 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use crate::model::VolumeSource;
 use crate::quantity::Misread;
-use crate::reader::Reader;
-use crate::tree::Value;
 
 /// Port of a server whose address states none.
 const PORT: u16 = 10_809;
@@ -47,34 +44,6 @@ impl NodeAddress {
     pub(crate) fn is_meant(text: &str) -> bool {
         text.starts_with("nbd:") || text.starts_with("nbd+") || text.starts_with("nbds")
     }
-
-    /// Refuses a server where a disk is meant.
-    pub(crate) fn unless_meant(text: &str) -> Result<(), Misread> {
-        match NodeAddress::is_meant(text) {
-            true => {
-                let what = format!("'{text}' is a server and not a disk");
-                Err(misread(what, "write it alone: each server is a device of its own"))
-            }
-            false => Ok(()),
-        }
-    }
-}
-
-/// The address that a device has as its path, if it is a server.
-pub(crate) fn read_address(reader: &Reader<'_>, key: &str) -> Option<NodeAddress> {
-    let Some(Value::Text(text)) = reader.node(key).map(|node| &node.value) else { return None };
-    let read = NodeAddress::is_meant(text).then(|| NodeAddress::read(text))?;
-    read.map_err(|misread| reader.refuse_misread(key, misread)).ok()
-}
-
-/// A path, or an export of a server.
-pub(crate) fn read_source(reader: &Reader<'_>, key: &str) -> VolumeSource {
-    let Some(text) = reader.text(key) else { return VolumeSource::Nothing };
-    let read = match NodeAddress::is_meant(text) {
-        true => NodeExport::read(text).map(VolumeSource::Nbd),
-        false => reader.absolute(key, text).map(VolumeSource::File),
-    };
-    read.map_err(|misread| reader.refuse_misread(key, misread)).unwrap_or(VolumeSource::Nothing)
 }
 
 fn misread(what: String, hint: &str) -> Misread {

@@ -15,8 +15,8 @@ use sluice_sched::{ByteRate, Bytes, Percent};
 
 use crate::diagnostics::Report;
 use crate::disk_path::{DiskPath, PATHS_MAX};
+use crate::elsewhere::Elsewhere;
 use crate::fields::{Key, Kind, Section};
-use crate::node::NodeAddress;
 use crate::quantity::Misread;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
@@ -455,7 +455,7 @@ impl<'a> Reader<'a> {
                 self.wrong_kind(key, item);
                 continue;
             };
-            let path = NodeAddress::unless_meant(text).and_then(|()| self.absolute(key, text));
+            let path = Elsewhere::refuse(text).and_then(|()| self.absolute(key, text));
             match path.and_then(DiskPath::new).and_then(|path| path.unless_in(&paths)) {
                 Ok(path) => paths.push(path),
                 Err(Misread { what, hint }) => {

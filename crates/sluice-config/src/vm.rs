@@ -6,13 +6,14 @@ use std::sync::Arc;
 use sluice_sched::Policy;
 
 use crate::changes::POLICY;
+use crate::elsewhere;
 use crate::export::ExportDraft;
 use crate::fields::OFFSET_MAX;
 use crate::known::Known;
-use crate::model::{Backend, Node, Vm, Volume, VolumeSource};
+use crate::model::{Backend, Ceph, Node, Vm, Volume, VolumeSource};
 use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
-use crate::node::{self, NodeExport};
+use crate::node::NodeExport;
 use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
 use crate::serial;
@@ -145,7 +146,7 @@ impl VolumeDraft {
         }
         let backend = device.and_then(|device| known.devices.get(device)).map(|draft| &draft.device.backend);
         let (offset, size) = read_range(reader, backend);
-        let source = node::read_source(reader, "source");
+        let source = elsewhere::read_source(reader, "source");
         check_source(reader, backend, &source);
         let export = ExportDraft::read(&title, reader);
         let volume = Arc::new(Volume {
@@ -188,18 +189,51 @@ pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (P
 
 fn check_source(reader: &Reader<'_>, backend: Option<&Backend>, source: &VolumeSource) {
     match (backend, reader.node("source")) {
-        (Some(Backend::Direct | Backend::Nbd(_)), None) => reader.missing("source", ""),
-        (Some(Backend::Direct), _) if matches!(source, VolumeSource::Nbd(_)) => {
-            let hint = "state a device whose path is the address of that server";
-            reader.refuse("source", "its device is a disk, and the source an export of a server", hint);
-        }
+        (Some(Backend::Direct | Backend::Nbd(_) | Backend::Rbd(_)), None) => reader.missing("source", ""),
+        (Some(Backend::Direct), _) => check_file(reader, source),
         (Some(Backend::Nbd(node)), _) => check_export(reader, node, source),
+        (Some(Backend::Rbd(ceph)), _) => check_image(reader, ceph, source),
         (Some(Backend::Null), Some(node)) => {
             let message = format!("{}: source is ignored because its device stores nothing", reader.whose);
             let hint = "data that the VM writes is lost; for real use remove backend = \"null\" from the device";
             reader.report.warn(node.span, message, hint.to_owned());
         }
         _ => {}
+    }
+}
+
+/// Checks a volume on a disk.
+fn check_file(reader: &Reader<'_>, source: &VolumeSource) {
+    let (what, hint) = match source {
+        VolumeSource::Nbd(_) => ("an export of a server", "state a device whose path is the address of that server"),
+        VolumeSource::Rbd(_) => ("an RBD image", "state a device whose path is the pool of that image"),
+        VolumeSource::File(_) | VolumeSource::Nothing => return,
+    };
+    reader.refuse("source", format!("its device is a disk, and the source {what}"), hint);
+}
+
+/// Checks a volume in a pool of a Ceph cluster: an image as a whole.
+fn check_image(reader: &Reader<'_>, Ceph { pool, .. }: &Ceph, source: &VolumeSource) {
+    match source {
+        VolumeSource::Rbd(image) if image.pool == *pool => {}
+        VolumeSource::Rbd(image) => {
+            let other = &image.pool;
+            let hint = format!("state an image of {pool}, or a device whose path is {other}");
+            reader.refuse("source", format!("{other} is another pool than its device {pool}"), hint);
+        }
+        VolumeSource::File(_) | VolumeSource::Nbd(_) => {
+            reader.refuse("source", "it is no RBD image, and its device a pool", format!("write {pool}/IMAGE"));
+        }
+        VolumeSource::Nothing => {}
+    }
+    refuse_parts(reader, "a pool", "image", &["offset", "size", "cache", "format"]);
+}
+
+/// Refuses keys that a volume elsewhere cannot have.
+fn refuse_parts(reader: &Reader<'_>, device: &str, whole: &str, keys: &[&str]) {
+    for key in keys.iter().filter(|key| reader.node(key).is_some()) {
+        let hint = format!("remove {key}: the volume is the {whole} as a whole, as it is there");
+        reader.refuse(key, format!("its device is {device}"), hint);
     }
 }
 
@@ -219,14 +253,13 @@ fn check_export(reader: &Reader<'_>, node: &Node, source: &VolumeSource) {
             let example = NodeExport { node: address.clone(), name: "EXPORT".to_owned() };
             reader.refuse("source", format!("{shown} is a file, and its device a server"), format!("write {example}"));
         }
+        VolumeSource::Rbd(image) => {
+            let hint = format!("state an export of {address}, or a device whose path is {}", image.pool);
+            reader.refuse("source", format!("{image} is an RBD image, and its device a server"), hint);
+        }
         VolumeSource::Nothing => {}
     }
-    for key in ["offset", "size", "cache", "format", "discard"] {
-        if reader.node(key).is_some() {
-            let hint = format!("remove {key}: the volume is the export as the server serves it");
-            reader.refuse(key, "its device is a server", hint);
-        }
-    }
+    refuse_parts(reader, "a server", "export", &["offset", "size", "cache", "format", "discard"]);
 }
 
 fn read_range(reader: &Reader<'_>, backend: Option<&Backend>) -> (u64, Option<u64>) {

@@ -27,6 +27,8 @@ pub struct Reach {
     pub keys: BTreeSet<PathBuf>,
     /// Other NBD servers.
     pub nodes: BTreeSet<String>,
+    /// Pools of Ceph clusters.
+    pub pools: BTreeSet<String>,
     /// Addresses at which it listens.
     pub addresses: BTreeSet<SocketAddr>,
     /// Whether TAPs are opened.
@@ -58,14 +60,7 @@ impl Reach {
         for device in host.devices.values() {
             device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| reach.add_folder_of(log));
             reach.disks.extend(device.paths.iter().map(|path| path.path().to_owned()));
-            if let Backend::Nbd(node) = &device.backend {
-                reach.nodes.insert(node.address.to_string());
-                reach.keys.extend(node.gateway.iter().map(|gateway| gateway.key_file.clone()));
-                if let Some(tls) = &node.tls {
-                    let own = tls.own.iter().flat_map(|(certificate, key)| [certificate, key]);
-                    reach.keys.extend(own.chain([&tls.ca]).cloned());
-                }
-            }
+            reach.add_backend(&device.backend);
             reach.places.extend(device.pool.iter().map(|pool| pool.meeting.clone()));
         }
         let daemon = &host.daemon;
@@ -94,7 +89,8 @@ impl Reach {
     #[must_use]
     pub fn has_network(&self) -> bool {
         let is_remote = |node: &String| !node.starts_with("nbd+unix:");
-        self.links || !self.addresses.is_empty() || !self.webhooks.is_empty() || self.nodes.iter().any(is_remote)
+        let has_others = self.nodes.iter().any(is_remote) || !self.pools.is_empty();
+        self.links || !self.addresses.is_empty() || !self.webhooks.is_empty() || has_others
     }
 
     /// Folders in which images are.
@@ -105,6 +101,21 @@ impl Reach {
 
     pub(crate) fn add_folder_of(&mut self, path: &Path) {
         self.folders.extend(path.parent().map(Path::to_owned));
+    }
+
+    fn add_backend(&mut self, backend: &Backend) {
+        match backend {
+            Backend::Nbd(node) => {
+                self.nodes.insert(node.address.to_string());
+                self.keys.extend(node.gateway.iter().map(|gateway| gateway.key_file.clone()));
+                if let Some(tls) = &node.tls {
+                    let own = tls.own.iter().flat_map(|(certificate, key)| [certificate, key]);
+                    self.keys.extend(own.chain([&tls.ca]).cloned());
+                }
+            }
+            Backend::Rbd(ceph) => drop(self.pools.insert(ceph.pool.to_string())),
+            Backend::Direct | Backend::Null => {}
+        }
     }
 
     fn add_endpoint(&mut self, endpoint: &ListenAddress) {

@@ -224,11 +224,11 @@ impl Window {
         self.rate(now);
     }
 
-    /// Notes that a request of this kind has ended which was sent at `started`. Only the times of transfers count: a flush or a discard takes
+    /// Notes that a request has ended, of this kind and sent at this time; `None` if the storage was not asked. Only the times of transfers count: a flush or a discard takes
     /// long without any queue, and those of one VM would take the throughput of all others.
-    pub fn end(&mut self, now: Instant, kind: Kind, cost: Cost, started: Instant) {
+    pub fn end(&mut self, now: Instant, cost: Cost, took: Option<(Kind, Instant)>) {
         self.in_flight -= u64::from(cost.raw());
-        if matches!(kind, Kind::Read | Kind::Write) {
+        if let Some((Kind::Read | Kind::Write, started)) = took {
             self.now.completed.add(cost, now.nanos_since(started));
         }
         self.rate(now);
@@ -296,7 +296,7 @@ mod tests {
             window.advance(at(0), &mut gate);
             for (kind, millis) in [(Kind::Read, 8), (Kind::Flush, 400), (Kind::Discard, 300)] {
                 window.start(at(1), Cost::ONE);
-                window.end(at(1 + millis), kind, Cost::ONE, at(1));
+                window.end(at(1 + millis), Cost::ONE, Some((kind, at(1))));
             }
         }
         assert_eq!(window.state().latency, Some(8_000_000));
@@ -314,7 +314,7 @@ mod tests {
             assert!(window.has_room(at(0)) || window.next_wakeup().is_some());
             window.start(at(1), eight);
             window.want(true);
-            window.end(at(400), Kind::Read, eight, at(1));
+            window.end(at(400), eight, Some((Kind::Read, at(1))));
         }
         assert_eq!(window.state().window, 8.0);
     }

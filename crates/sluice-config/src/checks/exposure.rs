@@ -1,8 +1,9 @@
-//! NBD at addresses that other hosts reach: who may come there, and who may read along.
+//! What the daemon is open to: clients of NBD at addresses that other hosts reach, and libraries that its seal does not let through.
 
 use super::{Draft, volumes};
+use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
-use crate::model::ListenAddress;
+use crate::model::{Backend, Jail, ListenAddress};
 use crate::source::Span;
 
 /// Reports addresses without TLS that are not known to be meant so.
@@ -15,6 +16,20 @@ pub(super) fn check(draft: &Draft, report: &Report) {
     for volume in volumes(draft).filter(|volume| !volume.export.broken) {
         let (export, whose) = (&volume.export, format!("Volume {}", volume.title));
         check_endpoint(&whose, &export.export.endpoint, export.insecure, export.endpoint_at, report);
+    }
+}
+
+/// Reports pools of Ceph clusters where the whole seal is required.
+pub(super) fn check_seal(draft: &Draft, jail: &Jail, report: &Report) {
+    let is_pool = |device: &&DeviceDraft| matches!(device.device.backend, Backend::Rbd(_));
+    if *jail != Jail::Required {
+        return;
+    }
+    for device in draft.devices.values().filter(is_pool) {
+        let message =
+            format!("Device {}: path: librbd does what the seal forbids, and jail is \"required\"", device.device.name);
+        let hint = "map the image with the kernel's client and state its block device, or remove jail from [daemon]";
+        report.error(device.path_at, message, hint.to_owned());
     }
 }
 

@@ -17,6 +17,7 @@ use crate::daemon::OwnEndpoint;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::export::NbdDraft;
+use crate::model::Jail;
 use crate::net_policy::NetPart;
 use crate::policy::Part;
 use crate::uplink::UplinkDraft;
@@ -36,12 +37,13 @@ pub(crate) struct Draft {
 }
 
 /// Runs all checks.
-pub(crate) fn run(draft: &Draft, report: &Report) {
+pub(crate) fn run(draft: &Draft, jail: &Jail, report: &Report) {
     promises::check(draft, report);
     links::check(draft, report);
     queue_wait::check(draft, report);
     sharing::check(draft, report);
     exposure::check(draft, report);
+    exposure::check_seal(draft, jail, report);
 }
 
 fn volumes(draft: &Draft) -> impl Iterator<Item = &VolumeDraft> {

@@ -13,7 +13,7 @@ use super::{Draft, volumes};
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::disk_path::DiskPath;
-use crate::model::{Backend, ListenAddress, NicAccess};
+use crate::model::{Backend, Ceph, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
 use crate::node::NodeAddress;
 use crate::source::Span;
@@ -115,16 +115,21 @@ fn check_disks(draft: &Draft, report: &Report) {
     check_files(draft, report);
 }
 
-/// Reports servers that are several devices: each device has a gate of its own.
+/// Reports servers and pools that are several devices: each device has a gate of its own.
 fn check_nodes(draft: &Draft, report: &Report) {
-    let mut seen: BTreeMap<&NodeAddress, &str> = BTreeMap::new();
+    let mut nodes: BTreeMap<&NodeAddress, &str> = BTreeMap::new();
+    let mut pools: BTreeMap<&Ceph, &str> = BTreeMap::new();
     for draft in draft.devices.values() {
-        let Backend::Nbd(node) = &draft.device.backend else { continue };
         let name = draft.device.name.as_str();
-        if let Some(first) = seen.insert(&node.address, name) {
-            let message = format!("Device {name}: path: device {first} is the same server");
-            let hint = "put their volumes on one device; two devices cannot share a server";
-            report.error(draft.path_at, message, hint.to_owned());
+        let (same, kind) = match &draft.device.backend {
+            Backend::Nbd(node) => (nodes.insert(&node.address, name), "server"),
+            Backend::Rbd(ceph) => (pools.insert(ceph, name), "pool"),
+            Backend::Direct | Backend::Null => continue,
+        };
+        if let Some(first) = same {
+            let message = format!("Device {name}: path: device {first} is the same {kind}");
+            let hint = format!("put their volumes on one device; two devices cannot share a {kind}");
+            report.error(draft.path_at, message, hint);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Keys of a device that is another server.
+//! Keys of a device that is another server, or a pool of a Ceph cluster.
 
 use super::{Key, Kind, Section};
 
-/// Keys of `[device.NAME]` for such a device.
+/// Keys of `[device.NAME]` for such devices.
 pub(crate) const SERVER_KEYS: &[Key] = &[
             Key::new(
                 "resend",
@@ -35,6 +35,21 @@ pub(crate) const SERVER_KEYS: &[Key] = &[
                  changeable by all on it",
             )
             .default("false"),
+            Key::new(
+                "ceph_conf",
+                Kind::Path,
+                "\"/etc/ceph/ceph.conf\"",
+                "Of a device that is [a pool of a Ceph cluster](how-to/ceph.md), the configuration file of that cluster, which names its \
+                 monitors and the file of the user's key",
+            )
+            .default("\"/etc/ceph/ceph.conf\""),
+            Key::new(
+                "ceph_user",
+                Kind::Text,
+                "\"sluice\"",
+                "Of such a device, the user as whom the daemon connects to the cluster, without `client.` in front",
+            )
+            .default("\"admin\""),
 ];
 
 /// `gateway` of a device that is another server.

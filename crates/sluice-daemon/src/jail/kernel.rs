@@ -6,14 +6,16 @@ use sluice_config::{Host, Jail as Settings, Layer};
 use sluice_io::backend::rings;
 use sluice_io::jail;
 
-use super::{Standing, lacking, missing, paths};
+use super::{Standing, lacking, left_out, missing, paths};
 use crate::findings::{Finding, Level};
+use crate::reach::Reach;
 
 /// Returns the layers that would be in force for this host, and why others would not.
 #[must_use]
 pub fn findings(host: Option<&Host>) -> Vec<Finding> {
     let settings = host.map(|host| host.daemon.jail.clone()).unwrap_or_default();
-    let standing = |layer: Layer| if settings.wants(layer) { tried(layer) } else { Standing::LeftOut };
+    let reach = host.map(Reach::of).unwrap_or_default();
+    let standing = |layer: Layer| left_out(&settings, &reach, layer).unwrap_or_else(|| tried(layer));
     let layers: Vec<(Layer, Standing)> = Layer::ALL.into_iter().map(|layer| (layer, standing(layer))).collect();
     let in_force = layers.iter().filter(|(_, standing)| matches!(standing, Standing::InForce(_)));
     let names: Vec<&str> = in_force.map(|(layer, _)| layer.name()).collect();
@@ -26,9 +28,15 @@ pub fn findings(host: Option<&Host>) -> Vec<Finding> {
 /// The finding about a layer that is left out, is missing, or lacks a part; `None` if it is whole.
 fn of_layer(layer: Layer, standing: &Standing, settings: &Settings) -> Option<Finding> {
     let found = |level, text| Finding::new(level, "jail", "", text);
-    if *standing == Standing::LeftOut {
-        let text = format!("{} is left out, as the host file says", layer.name());
-        return Some(found(Level::Warning, text).fix("remove it from `jail` in [daemon]"));
+    match standing {
+        Standing::LeftOut(None) => {
+            let text = format!("{} is left out, as the host file says", layer.name());
+            return Some(found(Level::Warning, text).fix("remove it from `jail` in [daemon]"));
+        }
+        Standing::LeftOut(Some(why)) => {
+            return Some(found(Level::Note, format!("{} is left out: {why}", layer.name())));
+        }
+        Standing::InForce(_) | Standing::Missing(_) => {}
     }
     if let Some(text) = lacking(layer, standing) {
         return Some(found(Level::Note, text));

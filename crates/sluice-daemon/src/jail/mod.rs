@@ -39,8 +39,13 @@ enum Standing {
     /// In force, and what the kernel lacks of it.
     InForce(Option<String>),
     Missing(String),
-    LeftOut,
+    /// The host file says so, or it names what a layer does not let through.
+    LeftOut(Option<&'static str>),
 }
+
+/// Why a host with an RBD image does without these layers.
+const CEPH: &str = "librbd, which an RBD image needs, starts threads, opens sockets and reads files";
+const NOT_WITH_CEPH: [Layer; 2] = [Layer::Landlock, Layer::Seccomp];
 
 /// A layer was put into force, with what the kernel lacks of it; or the reason why not.
 impl From<Result<Option<String>, String>> for Standing {
@@ -110,9 +115,9 @@ impl Jail {
 
     /// Puts a layer into force, if it is wanted.
     fn put(&mut self, layer: Layer, put: impl FnOnce(&Jail) -> Result<Option<String>, String>) {
-        let standing = match self.settings.wants(layer).then(|| put(self)) {
-            None => Standing::LeftOut,
-            Some(tried) => tried.into(),
+        let standing = match left_out(&self.settings, &self.reach, layer) {
+            Some(left_out) => left_out,
+            None => put(self).into(),
         };
         self.layers.push((layer, standing));
     }
@@ -160,9 +165,13 @@ impl Jail {
         for text in lacking {
             tracing::info!("Seal: {text}");
         }
-        let left = names(|standing| *standing == Standing::LeftOut);
+        let left = names(|standing| *standing == Standing::LeftOut(None));
         if !left.is_empty() {
             tracing::warn!(without = left, "Layers of the seal are left out, as the host file says");
+        }
+        let left = names(|standing| *standing == Standing::LeftOut(Some(CEPH)));
+        if !left.is_empty() {
+            tracing::warn!(without = left, "Layers of the seal are left out: {CEPH}");
         }
         tracing::info!(layers = names(|standing| matches!(standing, Standing::InForce(_))), "Sealed");
         Ok(())
@@ -173,7 +182,7 @@ impl Jail {
             let (state, reason) = match standing {
                 Standing::InForce(lacks) => (LayerState::InForce, lacks.clone()),
                 Standing::Missing(why) => (LayerState::Missing, Some(why.clone())),
-                Standing::LeftOut => (LayerState::LeftOut, None),
+                Standing::LeftOut(why) => (LayerState::LeftOut, why.map(str::to_owned)),
             };
             JailLayer { name: layer.name().to_owned(), state, reason }
         };
@@ -245,6 +254,12 @@ pub fn report_refused() {
              try to take it over"
         );
     }
+}
+
+/// Whether a daemon that reaches this does without a layer, and why.
+fn left_out(settings: &Settings, reach: &Reach, layer: Layer) -> Option<Standing> {
+    let is_in_the_way = !reach.pools.is_empty() && NOT_WITH_CEPH.contains(&layer);
+    (is_in_the_way || !settings.wants(layer)).then_some(Standing::LeftOut(is_in_the_way.then_some(CEPH)))
 }
 
 /// Why a layer is missing.

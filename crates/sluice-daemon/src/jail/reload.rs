@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sluice_config::{Host, Layer};
 
-use super::Jail;
 use super::look::Right;
+use super::{Jail, NOT_WITH_CEPH};
 use crate::reach::Reach;
 
 impl Jail {
@@ -22,7 +22,8 @@ impl Jail {
         new.extend(now.webhooks.difference(&then.webhooks).map(|_| "the webhook".to_owned()));
         new.extend(now.nodes.difference(&then.nodes).map(|node| format!("the server {node}")));
         new.extend(now.places.difference(&then.places).map(|path| format!("the meeting place {}", path.display())));
-        if self.is_in_force(Layer::Landlock) || self.is_in_force(Layer::Seccomp) {
+        if NOT_WITH_CEPH.iter().any(|layer| self.is_in_force(*layer)) {
+            new.extend(now.pools.difference(&then.pools).map(|pool| format!("the pool {pool}")));
             new.extend(now.addresses.difference(&then.addresses).map(|address| format!("the address {address}")));
         }
         if self.is_in_force(Layer::Seccomp) && (now.links || now.taps) && !(then.links || then.taps) {
@@ -103,6 +104,7 @@ mod tests {
             ("[nbd]\nsocket = \"/other/nbd\"\n", "the folder /other"),
             ("[uplink.u]\nnic = \"eth0\"\nrate = \"1Gbit/s\"\n", "the uplink"),
             ("[daemon]\nsource_root = \"/srv\"\n", "the folder /srv."),
+            ("[device.c]\npath = \"rbd:vms\"\n", "the pool rbd:vms"),
         ] {
             let text = refused(format!("{HOST}{more}")).unwrap_or_else(|| panic!("{more}"));
             assert!(text.contains(what) && text.contains("Restart the daemon"), "{text}");

@@ -64,6 +64,7 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     server.host = host;
     sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
     server.gateways.set(&server.host);
+    server.clusters.keep_those_of(&server.host);
     nics::keep(server, taps);
     nics::forget(server, &changed_nics);
     changed.extend(changed_nics);

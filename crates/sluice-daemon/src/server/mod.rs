@@ -32,6 +32,7 @@ use crate::monitor::{Served, space, space::Watched};
 use crate::state;
 
 mod absence;
+mod ceph;
 mod change;
 mod claims;
 mod closing;
@@ -67,6 +68,7 @@ mod translate;
 mod volume;
 
 pub use absence::{Absence, Absent};
+use ceph::Clusters;
 use change::Change;
 use closing::close;
 pub use connections::shortage as descriptors;
@@ -173,6 +175,7 @@ pub struct Server {
     fd_store: FdStore,
     connection_limit: Arc<SharedLimit>,
     gateways: Gateways,
+    clusters: Arc<Clusters>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
     /// Models that replace the servers of `delay` devices, by device.
@@ -257,6 +260,7 @@ impl Default for Server {
             fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
             gateways: Gateways::of(None),
+            clusters: Arc::new(Clusters::of(None)),
             down: Arc::default(),
             models: BTreeMap::new(),
         }
@@ -267,7 +271,8 @@ impl Server {
     /// A server of an empty host file, with what is kept in this state directory.
     #[must_use]
     pub fn of(folder: Option<PathBuf>) -> Server {
-        Server { gateways: Gateways::of(folder), ..Server::default() }
+        let clusters = Arc::new(Clusters::of(folder.as_deref()));
+        Server { gateways: Gateways::of(folder), clusters, ..Server::default() }
     }
 
     /// Gives a `delay` device that starts from now on the completion times of a model. For experiments; a host file cannot name one.

@@ -16,6 +16,7 @@ use sluice_config::{Host, Volume};
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
+use super::ceph::Clusters;
 use super::change::Change;
 use super::disk::Disk;
 use super::kinds::{Need, Resource as _, ResourceKey};
@@ -54,7 +55,8 @@ impl ProblemKind {
         match error {
             ServerError::Listen(ListenError::InUse(_))
             | ServerError::Volume {
-                source: SourceError::Busy { holder: Holder::Process { .. } | Holder::Unknown, .. },
+                source:
+                    SourceError::Busy { holder: Holder::Process { .. } | Holder::Unknown, .. } | SourceError::Locked { .. },
                 ..
             } => ProblemKind::Taken,
             error if tolerance.covers(error) => ProblemKind::OutOfService,
@@ -96,7 +98,7 @@ pub fn rehearse(
     timeout: Duration,
     mut waits_for: impl FnMut(&Path),
 ) -> std::io::Result<Rehearsal> {
-    let server = Server::default();
+    let server = Server { clusters: Arc::new(Clusters::that_look()), ..Server::default() };
     let change = Change::new(&server, host, &Extra::Tolerate, guard);
     let (mut found, mut problems) = (Found::default(), Vec::new());
     let needs = match Needs::of(&server, &change, guard) {

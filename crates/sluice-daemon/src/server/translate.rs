@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use sluice_config::{Backend, Delay, DelayTime, Node, VolumeSource};
+use sluice_config::{Backend, Delay, DelayTime, VolumeSource};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Window};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
@@ -113,7 +113,11 @@ pub(super) fn export(vm: &str, volume: &sluice_config::Volume, info: VolumeInfo)
 
 /// Returns the changed setting of a device that cannot change at run time, if there is one.
 pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config::Device) -> Option<&'static str> {
-    let backend = if node(old).is_some() && node(new).is_some() { "path, resend, gateway or tls" } else { "backend" };
+    let backend = match (&old.backend, &new.backend) {
+        (Backend::Nbd(_), Backend::Nbd(_)) => "path, resend, gateway or tls",
+        (Backend::Rbd(_), Backend::Rbd(_)) => "path, ceph_conf or ceph_user",
+        _ => "backend",
+    };
     let fixed = [
         (old.paths != new.paths && !new.may_grow(), "path"),
         (!keeps_disks(old, new), "path (it may only get more disks)"),
@@ -133,11 +137,6 @@ fn keeps_disks(old: &sluice_config::Device, new: &sluice_config::Device) -> bool
 /// Whether requests of this device reach a disk of this host.
 pub(super) fn has_disk(device: &sluice_config::Device) -> bool {
     device.backend == Backend::Direct
-}
-
-/// The server that a device is.
-pub(super) fn node(device: &sluice_config::Device) -> Option<&Node> {
-    if let Backend::Nbd(node) = &device.backend { Some(node) } else { None }
 }
 
 /// Whether a volume on this device has a source that is opened.

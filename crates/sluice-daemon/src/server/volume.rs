@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_api::object::ObjectId;
-use sluice_config::{Host, Node, Volume, VolumeSource};
+use sluice_config::{Backend, Host, Node, NodeExport, Volume, VolumeSource};
 use sluice_io::device::{FileSpec, StoreSpec};
 use sluice_io::nbd::gateway::count::Counts;
 use sluice_io::source::block_size::Known;
 use sluice_io::source::remote::{RemoteSpec, Resend};
 use sluice_io::source::{BlockSize, DiskSet, FormatCheck, Located, SourceError, SourceSpec};
 
+use super::ceph::{Clusters, Wanted};
 use super::change::Change;
 use super::claims::Place;
 use super::disk::Growth;
@@ -37,16 +38,17 @@ pub(super) struct Opening {
     block_size: BlockSize,
     /// The disks of its device, if that runs and more disks may join it.
     growth: Option<Arc<Growth>>,
-    /// The server that its device is.
-    node: Option<Node>,
+    /// What its device is.
+    backend: Backend,
     /// Counters of the service of this host's VMs over all nodes.
     counts: Arc<Counts>,
+    clusters: Arc<Clusters>,
 }
 
 /// An open volume.
 pub(super) struct Opened {
     pub(super) store: StoreSpec,
-    /// None of an export of another server.
+    /// None of an export of another server, and of an image of a cluster.
     pub(super) disks: DiskSet,
     /// Whether these are disks of its device now; `None` for one whose disks are all known.
     pub(super) is_admitted: Option<bool>,
@@ -93,9 +95,9 @@ impl Kind for Opening {
                 let of_running = || server.devices.contains_key(&volume.device).then(of_device).flatten();
                 let growth = growths.entry(&volume.device).or_insert_with(of_running).clone();
                 let tolerance = change.tolerance_of(server, &name);
-                let node = translate::node(&change.host.devices[&volume.device]).cloned();
+                let backend = change.host.devices[&volume.device].backend.clone();
                 let opening = Opening::new(server, name, volume, (guard, known));
-                needed.push((tolerance, Opening { growth, node, ..opening }));
+                needed.push((tolerance, Opening { growth, backend, ..opening }));
             }
         }
         Ok(needed)
@@ -108,8 +110,9 @@ impl Kind for Opening {
     /// Opens volumes. They wait for locks for at most `lock_wait` together. What several paths lead to is judged before
     /// anything is locked.
     fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()> {
-        let (remote, all): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, opening)| opening.node.is_some());
-        job.open_each(remote, |opening| opening.connect().map_err(|source| opening.failed(source)))?;
+        let is_elsewhere = |(_, opening): &(_, Opening)| !matches!(opening.backend, Backend::Direct);
+        let (elsewhere, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_elsewhere);
+        job.open_each(elsewhere, |opening| opening.connect().map_err(|source| opening.failed(source)))?;
         let mut own = Vec::new();
         for (tolerance, opening) in all {
             match opening.locate(job.progress) {
@@ -161,9 +164,9 @@ impl Opening {
         };
         let block_size = guard.block_size(&name, volume, known);
         let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
-        let (volume, growth, node) = (Arc::clone(volume), None, None);
-        let counts = Arc::clone(&server.gateways.counts);
-        Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts }
+        let (volume, growth, backend) = (Arc::clone(volume), None, Backend::Direct);
+        let (counts, clusters) = (Arc::clone(&server.gateways.counts), Arc::clone(&server.clusters));
+        Opening { name, volume, replaces, is_forced, format, block_size, growth, backend, counts, clusters }
     }
 
     /// Returns the volumes that are only located: they stay out of service because they share a file.
@@ -175,9 +178,9 @@ impl Opening {
         let rival = |name, volume: &Arc<Volume>| {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
             let volume = Arc::clone(volume);
-            let (replaces, is_forced, growth, node) = (false, false, None, None);
-            let counts = Arc::clone(&server.gateways.counts);
-            Opening { name, volume, replaces, is_forced, format, block_size, growth, node, counts }
+            let (replaces, is_forced, growth, backend) = (false, false, None, Backend::Direct);
+            let (counts, clusters) = (Arc::clone(&server.gateways.counts), Arc::clone(&server.clusters));
+            Opening { name, volume, replaces, is_forced, format, block_size, growth, backend, counts, clusters }
         };
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
@@ -191,17 +194,39 @@ impl Opening {
         ServerError::volume(&self.name, source)
     }
 
-    /// Connects to the server of its device.
+    /// Opens what is no file of this host.
     fn connect(&self) -> Result<Opened, SourceError> {
-        let (Some(node), VolumeSource::Nbd(export)) = (&self.node, &self.volume.source) else {
-            unreachable!("a volume on a server is an export of it")
+        let store = match (&self.backend, &self.volume.source) {
+            (Backend::Nbd(node), VolumeSource::Nbd(export)) => self.connect_to(node, export)?,
+            (Backend::Rbd(ceph), VolumeSource::Rbd(image)) => {
+                let wanted = Wanted {
+                    name: &self.name,
+                    ceph,
+                    image,
+                    read_only: self.volume.read_only,
+                    block_size: self.stated_block(),
+                    unmaps: self.volume.unmaps,
+                };
+                StoreSpec::Rbd(Arc::new(caught(&self.path(), || self.clusters.open(&wanted))?))
+            }
+            (backend, source) => unreachable!("{source:?} is not on {backend:?}"),
         };
+        Ok(Opened { store, disks: DiskSet::default(), is_admitted: None })
+    }
+
+    /// The block size of the guest's disk, if one is stated.
+    fn stated_block(&self) -> Option<u32> {
+        if let BlockSize::Stated(bytes) = self.block_size { Some(bytes) } else { None }
+    }
+
+    /// Connects to the server of its device.
+    fn connect_to(&self, node: &Node, export: &NodeExport) -> Result<StoreSpec, SourceError> {
         let vm = self.name.parts().0;
         let gateway = node.gateway.as_ref().map(|stated| Gateway::new(vm, stated, &self.counts));
         let spec = RemoteSpec {
             name: export.to_string(),
             read_only: self.volume.read_only,
-            block_size: if let BlockSize::Stated(bytes) = self.block_size { Some(bytes) } else { None },
+            block_size: self.stated_block(),
             resend: match node {
                 Node { gateway: Some(_), .. } => Resend::Fenced,
                 Node { resends_all: true, .. } => Resend::All,
@@ -210,7 +235,7 @@ impl Opening {
             dial: Box::new(Export { export: export.clone(), tls: node.tls.clone(), gateway }),
         };
         let source = caught(&self.path(), || spec.connect())?;
-        Ok(Opened { store: StoreSpec::Remote(Arc::new(source)), disks: DiskSet::default(), is_admitted: None })
+        Ok(StoreSpec::Remote(Arc::new(source)))
     }
 
     pub(super) fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {

@@ -104,9 +104,11 @@ impl Backend {
         }
     }
 
-    /// Closes connections, so that all operations in the kernel end.
+    /// Closes connections, so that all operations in the kernel end, and lets those of other threads end.
     pub(crate) fn shut_down(&mut self) {
-        self.store.stores_mut().remote.shut_down(&mut self.ring);
+        let stores = self.store.stores_mut();
+        stores.remote.shut_down(&mut self.ring);
+        stores.rbd.shut_down(&mut self.ring);
     }
 
     /// Returns a submission that has ended, and removes it from the table.
@@ -118,7 +120,7 @@ impl Backend {
         };
         let op = self.slot_ops[index.0 as usize].take().expect("a completed operation was in flight");
         let errno = match done {
-            Done::Ok => 0,
+            Done::Ok | Done::AtHand => 0,
             Done::Failed(errno) => errno,
             Done::TooDear => self.refuse_zeroing(op.io),
         };

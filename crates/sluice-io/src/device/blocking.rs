@@ -102,10 +102,10 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
 fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox<Disk>, may_discard: &Mutex<bool>) {
     while let Ok(job) = jobs.recv() {
         let result = match job {
-            BlockingJob::Allocation { io, source, part, spans_max } => {
+            BlockingJob::Allocation { io, find, spans_max } => {
                 let spans_max = spans_max.clamp(1, SPANS_MAX);
                 let spans = match is_memory_for_clients(spans_max * size_of::<Span>()) {
-                    true => source.allocation(part, spans_max),
+                    true => find(spans_max),
                     false => Vec::new(),
                 };
                 BlockingResult::Allocation { io, spans }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::format::Format;
 use super::holder::Holder;
 use super::range::ByteRange;
+use super::rbd::Owner;
 use crate::path_walk::Stranger;
 
 /// A volume cannot be opened, locked or inspected.
@@ -54,6 +55,14 @@ pub enum SourceError {
         /// Why not, for people.
         why: String,
     },
+
+    /// Another client has the lock of its image.
+    #[error("Volume {name}: {owner}; if that host is down, or is to lose the volume, `sluice takeover` takes the lock")]
+    Locked { name: String, owner: Owner },
+
+    /// The cluster has locked out this host's connection for the VM.
+    #[error("Volume {name}: another host has taken it over: the cluster has locked the connection out")]
+    LockedOut { name: String },
 
     /// A call on its path has not returned in time. The caller of this crate sets the time limit.
     #[error("Volume {path} has not responded for {seconds} s: its disk or file system hangs")]

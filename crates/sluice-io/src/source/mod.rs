@@ -6,7 +6,7 @@
 //! ([`disk`]), where on the disk it is ([`extents`]) and which parts of it hold data ([`allocation`]).
 //!
 //! A source has what every kind of source has ([`Facts`]: name, size, alignment, what it can, identity, losses and failures), and what its
-//! kind has: a [`Descriptor`] of an open file or block device, or a [`remote::Remote`] export.
+//! kind has: a [`Descriptor`] of an open file or block device, a [`remote::Remote`] export, or an [`rbd::Rbd`] image.
 //!
 //! A setting that cannot be honoured is rejected here, with the remedy, and never clamped: a guest must not find out at its
 //! first write that its disk is shorter than configured.
@@ -47,6 +47,7 @@ pub(crate) mod loss;
 pub mod open;
 pub mod opened;
 pub mod range;
+pub mod rbd;
 pub mod remote;
 mod sysfs;
 

@@ -68,7 +68,8 @@ impl<K> Deref for Source<K> {
 
 impl<K> Source<K> {
     /// Returns what those of its kind have.
-    pub(crate) fn kind(&self) -> &K {
+    #[must_use]
+    pub fn kind(&self) -> &K {
         &self.kind
     }
 }

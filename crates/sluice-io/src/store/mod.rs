@@ -10,7 +10,7 @@
 //!                              '----------- next_done() <--------------'   event(), from the ring
 //! ```
 //!
-//! A store answers each operation once: `Done::Ok`, an error, or `Done::TooDear` if it cannot zero by itself. Then the request
+//! A store answers each operation once: `Done::Ok`, `Done::AtHand`, an error, or `Done::TooDear` if it cannot zero by itself. Then the request
 //! arrives at the gate again, as the writes that it is; otherwise zeroes would escape the limits of writes.
 //!
 //! A wrapper is a store around another one, as `delay::Delayed` and `window::Windowed` are. It sees each operation and each result, and wrappers chain.
@@ -18,6 +18,7 @@
 pub mod delay;
 pub mod file;
 mod null;
+pub(crate) mod rbd;
 pub(crate) mod remote;
 pub mod slot_log;
 pub(crate) mod window;
@@ -30,6 +31,7 @@ use sluice_sched::{Instant, Kind, Request};
 use crate::backend::ring::Ring;
 use crate::slab::{Id as _, IoId, VolumeKey};
 use crate::source::claims::Claims;
+use crate::source::rbd::Rbd;
 use crate::source::remote::Remote;
 use crate::source::{Allocation, ByteRange, Facts, FaultReport, Source, Span};
 use file::jobs::Jobs;
@@ -106,6 +108,8 @@ pub(crate) enum Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Done {
     Ok,
+    /// As `Ok`, but the storage was not asked: what was never written is known to be zeroes.
+    AtHand,
     /// A Linux errno.
     Failed(i32),
     /// The store cannot zero by itself, and has changed nothing. From now on [`Store::info`] states so.
@@ -410,6 +414,7 @@ impl StoreSpec {
             StoreSpec::Null => None,
             StoreSpec::File(file) => Some(&file.source),
             StoreSpec::Remote(source) => Some(source),
+            StoreSpec::Rbd(source) => Some(source),
         }
     }
 
@@ -435,6 +440,8 @@ stores! {
     file: File(spec: file::FileSpec) = file::FileStore,
     /// At another server, over NBD.
     remote: Remote(source: Arc<Source<Remote>>) = remote::RemoteStore,
+    /// In an image of a Ceph cluster, over librbd.
+    rbd: Rbd(source: Arc<Source<Rbd>>) = rbd::RbdStore,
 }
 
 #[cfg(test)]

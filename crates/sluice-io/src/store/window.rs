@@ -2,7 +2,7 @@
 //! stated time.
 //!
 //! A request counts from the first operation of its slot to the end of the last one. One that no operation was started for does not
-//! count, nor does one that was in flight when the window came.
+//! count, nor does one that was in flight when the window came, or one that the storage was not asked for.
 
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ struct Sent {
     at: Instant,
     /// Operations in flight.
     operations: u32,
+    /// Whether the storage was asked for one of them.
+    is_asked: bool,
 }
 
 impl Counted {
@@ -48,7 +50,8 @@ impl Counted {
     fn start(&mut self, now: Instant, op: &Op<'_>) {
         let (slot, index) = (op.slot.0 as usize, op.index.0 as usize);
         if self.sent.len() <= slot {
-            self.sent.resize(slot + 1, Sent { kind: Kind::Read, cost: Cost::NONE, at: now, operations: 0 });
+            self.sent
+                .resize(slot + 1, Sent { kind: Kind::Read, cost: Cost::NONE, at: now, operations: 0, is_asked: false });
         }
         if self.slots.len() <= index {
             self.slots.resize(index + 1, None);
@@ -56,18 +59,20 @@ impl Counted {
         self.slots[index] = Some(op.slot);
         let sent = &mut self.sent[slot];
         if let Some(request) = op.first {
-            *sent = Sent { kind: request.kind, cost: request.cost, at: now, operations: 0 };
+            *sent = Sent { kind: request.kind, cost: request.cost, at: now, operations: 0, is_asked: false };
             self.window.start(now, request.cost);
         }
         sent.operations += 1;
     }
 
-    fn end(&mut self, now: Instant, index: OpIndex) {
+    fn end(&mut self, now: Instant, index: OpIndex, done: Done) {
         let Some(slot) = self.slots.get_mut(index.0 as usize).and_then(Option::take) else { return };
         let sent = &mut self.sent[slot.0 as usize];
         sent.operations -= 1;
+        sent.is_asked |= done != Done::AtHand;
         if sent.operations == 0 {
-            self.window.end(now, sent.kind, sent.cost, sent.at);
+            let took = sent.is_asked.then_some((sent.kind, sent.at));
+            self.window.end(now, sent.cost, took);
         }
     }
 }
@@ -163,7 +168,7 @@ impl<S: Store> Store for Windowed<S> {
     fn next_done(&mut self, now: Instant) -> Option<(OpIndex, Done)> {
         let (index, done) = self.below.next_done(now)?;
         if let Some(counted) = &mut self.counted {
-            counted.end(now, index);
+            counted.end(now, index, done);
         }
         Some((index, done))
     }

@@ -242,7 +242,7 @@ impl Node {
         self.stirred = true;
         if let Some((window, sent)) = &mut self.port.window {
             let Sent { kind, cost, at } = sent[slot.0 as usize];
-            window.end(now, kind, cost, at);
+            window.end(now, cost, Some((kind, at)));
         }
         match &mut self.front {
             Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),

@@ -1,5 +1,6 @@
 //! Jobs of a device's helper threads: calls that may block and are not I/O of a VM.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -16,8 +17,8 @@ pub(crate) enum BlockingJob {
     Allocation {
         /// The request that needs it.
         io: IoId,
-        source: Arc<Source>,
-        part: ByteRange,
+        /// Gets the maximum number of parts.
+        find: Box<dyn FnOnce(usize) -> Vec<Span> + Send>,
         spans_max: usize,
     },
     /// Maps the blocks of a volume to addresses on the disk.
@@ -36,8 +37,8 @@ pub(crate) enum BlockingJob {
     /// Waits until the sender is dropped.
     #[cfg(test)]
     Hang(std::sync::mpsc::Receiver<()>),
-    /// Drops a source. The last reference closes it, and closing a block device writes it back.
-    Close(Arc<Source>),
+    /// Drops a source. The last reference closes it: closing a block device writes it back, and an image tells its cluster.
+    Close(Box<dyn Any + Send>),
 }
 
 /// The result of a job.
@@ -77,6 +78,11 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
+    /// Drops a source in a helper thread, or here if that has ended.
+    pub(crate) fn close(&self, source: impl Any + Send) {
+        self.send(BlockingJob::Close(Box::new(source)));
+    }
+
     /// Sends a job. Returns `false` if its thread has ended.
     pub(crate) fn send(&self, job: BlockingJob) -> bool {
         match job {

@@ -141,7 +141,7 @@ impl Volumes for FileStore {
         let Volume { source, file, .. } = self.volumes.remove(self.volumes.id_at(volume));
         self.files.close(file);
         if source.is_buffered() {
-            jobs.send(BlockingJob::Close(source));
+            jobs.close(source);
         }
     }
 
@@ -157,7 +157,11 @@ impl Volumes for FileStore {
     fn allocation(&self, volume: u32, query: &AllocationQuery, jobs: &Jobs) -> Answer {
         let AllocationQuery { io, part, spans_max } = *query;
         let source = Arc::clone(&self.volume(volume).source);
-        match jobs.send(BlockingJob::Allocation { io, source, part, spans_max }) {
+        match jobs.send(BlockingJob::Allocation {
+            io,
+            find: Box::new(move |spans_max| source.allocation(part, spans_max)),
+            spans_max,
+        }) {
             true => Answer::Later,
             false => Answer::Failed(libc::EIO),
         }

@@ -1,0 +1,131 @@
+//! Ceph: pools as devices, and images there.
+//!
+//! ```text
+//!     device   path = "rbd:vms"           "rbd:vms/tenant-a"
+//!     volume   source = "rbd:vms/db1"     "rbd:vms/tenant-a/db1"
+//! ```
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::quantity::Misread;
+
+/// Start of both.
+const SCHEME: &str = "rbd:";
+/// Maximum length of a name in bytes.
+const NAME_LEN_MAX: usize = 255;
+
+/// A pool of a Ceph cluster, or a namespace of one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RbdPool {
+    pub pool: String,
+    /// Empty: the pool's own.
+    pub namespace: String,
+}
+
+/// An RBD image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RbdImage {
+    pub pool: RbdPool,
+    pub name: String,
+}
+
+/// Whether a text is meant as a pool or an image, and not as a path.
+pub(crate) fn is_meant(text: &str) -> bool {
+    text.starts_with(SCHEME)
+}
+
+const POOL_HINT: &str = "write rbd:POOL or rbd:POOL/NAMESPACE";
+const IMAGE_HINT: &str =
+    "write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE; cluster and user are ceph_conf and ceph_user of its device";
+
+/// The names of a text, from one to three.
+fn names<'a>(text: &'a str, kind: &str, hint: &str) -> Result<Vec<&'a str>, Misread> {
+    let names: Vec<&str> = text.strip_prefix(SCHEME).unwrap_or_default().split('/').collect();
+    let is_name = |name: &&str| !name.is_empty() && name.len() <= NAME_LEN_MAX && !name.contains(['@', ':', '\0']);
+    match names.iter().all(is_name) {
+        true => Ok(names),
+        false if text.contains('@') => Err(Misread {
+            what: format!("'{text}' names a snapshot"),
+            hint: "make an image of it with `rbd clone`, and write that image".to_owned(),
+        }),
+        false => Err(misread(text, kind, hint)),
+    }
+}
+
+fn misread(text: &str, kind: &str, hint: &str) -> Misread {
+    Misread { what: format!("'{text}' is no {kind}"), hint: hint.to_owned() }
+}
+
+impl RbdPool {
+    pub(crate) fn read(text: &str) -> Result<Self, Misread> {
+        let kind = "pool of a Ceph cluster";
+        let own = |pool: &str, namespace: &str| RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() };
+        match *names(text, kind, POOL_HINT)? {
+            [pool] => Ok(own(pool, "")),
+            [pool, namespace] => Ok(own(pool, namespace)),
+            _ => Err(misread(text, kind, POOL_HINT)),
+        }
+    }
+}
+
+impl RbdImage {
+    pub(crate) fn read(text: &str) -> Result<Self, Misread> {
+        let kind = "RBD image";
+        let own = |pool: &str, namespace: &str, name: &str| RbdImage {
+            pool: RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() },
+            name: name.to_owned(),
+        };
+        match *names(text, kind, IMAGE_HINT)? {
+            [pool, name] => Ok(own(pool, "", name)),
+            [pool, namespace, name] => Ok(own(pool, namespace, name)),
+            _ => Err(misread(text, kind, IMAGE_HINT)),
+        }
+    }
+}
+
+impl FromStr for RbdPool {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        RbdPool::read(text).map_err(|misread| misread.what)
+    }
+}
+
+impl fmt::Display for RbdPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RbdPool { pool, namespace } = self;
+        match namespace.is_empty() {
+            true => write!(f, "{SCHEME}{pool}"),
+            false => write!(f, "{SCHEME}{pool}/{namespace}"),
+        }
+    }
+}
+
+impl fmt::Display for RbdImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.pool, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_and_images_are_read_as_they_are_written() {
+        for text in ["rbd:vms", "rbd:vms/tenant-a"] {
+            assert_eq!(RbdPool::read(text).unwrap().to_string(), text);
+        }
+        for text in ["rbd:vms/db1-root", "rbd:vms/tenant a/db1"] {
+            assert_eq!(RbdImage::read(text).unwrap().to_string(), text);
+        }
+        for text in ["rbd:", "rbd:/a", "rbd:a/b/c", "rbd:a:id=x", "rbd:a//"] {
+            assert_eq!(RbdPool::read(text).unwrap_err().hint, POOL_HINT, "{text}");
+        }
+        for text in ["rbd:a", "rbd:a//b", "rbd:a/b/c/d", "rbd:a/b:conf=/etc/c"] {
+            assert_eq!(RbdImage::read(text).unwrap_err().hint, IMAGE_HINT, "{text}");
+        }
+        assert!(RbdImage::read("rbd:a/b@snap").unwrap_err().what.contains("snapshot"));
+    }
+}

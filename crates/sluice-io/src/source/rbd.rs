@@ -1,0 +1,197 @@
+//! An RBD image as a source: one writer at a time, which the lock of the image sees to.
+//!
+//! The connections of a host that were not closed are its own to lock out: a daemon that was killed still has the lock, and what it sent last may
+//! still arrive. Connections of others are locked out by `sluice takeover` alone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::alignment::Alignment;
+use super::claims::Claims;
+use super::error::SourceError;
+use super::facts::Facts;
+use super::faults::Failures;
+use super::loss::Mark;
+use super::opened::Source;
+use crate::ceph::{CephError, Cluster, Image, ImageSpec};
+
+/// Block size of the guest's disk, unless it is stated.
+const SECTOR: u32 = 512;
+/// Key of the metadata in which the owner of the lock says who it is.
+const OWNER_KEY: &str = "sluicegate.owner";
+/// A connection that was taken the lock of is locked out for a year: a host that was frozen may wake up late.
+const OUT_OF_OTHER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The same of an own connection, whose process has ended.
+const OUT_OF_OWN: Duration = Duration::from_secs(3600);
+
+/// An image, as the control plane states it.
+pub struct RbdSpec {
+    /// As the host file has it, for messages.
+    pub name: String,
+    pub image: ImageSpec,
+    /// Block size of the guest's disk in bytes, if it is stated.
+    pub block_size: Option<u32>,
+    /// Whether discards of the guest free space.
+    pub unmaps: bool,
+    pub locking: Locking,
+}
+
+/// What is done about the lock of an image that is written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Locking {
+    /// Only finds out whether another client has it.
+    Look,
+    Take {
+        /// Names this host to others.
+        host: String,
+        /// Addresses of this host's connections for the VM that have ended.
+        own: Vec<String>,
+        /// Address of the connection whose lock is taken away.
+        takes_over: Option<String>,
+    },
+}
+
+/// An image that was opened.
+#[derive(Debug)]
+pub struct Rbd {
+    pub(crate) image: Arc<Image>,
+    pub(crate) unmaps: bool,
+    limits: Vec<(String, String)>,
+}
+
+/// Who has the lock of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Address of its connection.
+    pub address: String,
+    /// Its host, and since when it has the lock; `None` if it is no daemon of this kind.
+    pub host: Option<(String, SystemTime)>,
+}
+
+impl RbdSpec {
+    /// Opens the image and takes its lock. May take as long as the cluster does.
+    ///
+    /// # Errors
+    /// The image does not suit the volume, or another client has its lock.
+    pub fn open(&self, cluster: &Arc<Cluster>) -> Result<Source<Rbd>, SourceError> {
+        let failed = |why: String| SourceError::Remote { name: self.name.clone(), why };
+        let told = |error: CephError| self.failed(&error);
+        let mut image = Image::open(cluster, &self.image).map_err(told)?;
+        let identity = image.identity(&self.image).map_err(told)?;
+        match &self.locking {
+            _ if self.image.read_only => {}
+            Locking::Look => self.look(&image)?,
+            Locking::Take { host, own, takes_over } => self.lock(cluster, &image, host, (own, takes_over.as_ref()))?,
+        }
+        if self.locking != Locking::Look {
+            image.look_for_objects();
+        }
+        let options = image.options().map_err(told)?;
+        let is_limit =
+            |(name, value): &(String, String)| name.starts_with("rbd_qos_") && name.ends_with("_limit") && value != "0";
+        let limits = options.into_iter().filter(is_limit).collect();
+        let size_bytes = image.size_bytes().map_err(told)?;
+        let block_size = self.block_size.unwrap_or(SECTOR);
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(block_size)) {
+            let why = format!("its size of {size_bytes} bytes is not a multiple of {block_size}: resize the image");
+            return Err(failed(why));
+        }
+        let facts = Facts {
+            size_bytes,
+            name: self.name.clone(),
+            identity: Some(identity),
+            alignment: Alignment::new(1, SECTOR),
+            block_size,
+            read_only: self.image.read_only,
+            lost: Mark::default(),
+            failures: Arc::new(Failures::default()),
+            claims: Claims::default(),
+        };
+        Ok(Source { facts, kind: Rbd { image: Arc::new(image), unmaps: self.unmaps, limits } })
+    }
+
+    fn failed(&self, error: &CephError) -> SourceError {
+        let name = self.name.clone();
+        match error.errno {
+            libc::ESHUTDOWN => SourceError::LockedOut { name },
+            _ => SourceError::Remote { name, why: error.to_string() },
+        }
+    }
+
+    /// Refuses an image that could not be locked.
+    fn look(&self, image: &Image) -> Result<(), SourceError> {
+        match Owner::of(image) {
+            Ok(None) => Ok(()),
+            Ok(Some(owner)) => Err(SourceError::Locked { name: self.name.clone(), owner }),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Takes the lock: that of nobody, of an own connection that has ended, or of the one that is to be taken over.
+    fn lock(
+        &self,
+        cluster: &Cluster,
+        image: &Image,
+        host: &str,
+        (own, takes_over): (&[String], Option<&String>),
+    ) -> Result<(), SourceError> {
+        let failed = |why: String| SourceError::Remote { name: self.name.clone(), why };
+        let told = |error: CephError| self.failed(&error);
+        let refused = |error: CephError| match error.errno {
+            libc::EROFS | libc::EBUSY => failed(format!("{error}: another client has just taken it")),
+            libc::EOPNOTSUPP => {
+                failed(format!("{error}: enable it with `rbd feature enable {} exclusive-lock`", self.image))
+            }
+            _ => self.failed(&error),
+        };
+        // librbd would wait until an owner that is dead has been silent for 30 s, and take its lock then, whoever that was.
+        if let Some(owner) = Owner::of(image).map_err(told)? {
+            let time = match &owner.address {
+                address if own.contains(address) => OUT_OF_OWN,
+                address if takes_over == Some(address) => OUT_OF_OTHER,
+                _ => return Err(SourceError::Locked { name: self.name.clone(), owner }),
+            };
+            cluster.lock_out(&owner.address, time).map_err(told)?;
+            image.break_lock(&owner.address).map_err(told)?;
+        }
+        image.lock().map_err(refused)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let note = format!("{} {} {}", cluster.address(), now.as_secs(), host);
+        image.set_note(OWNER_KEY, &note).map_err(told)
+    }
+}
+
+impl Owner {
+    /// Asks who has the lock of an image; `None`: nobody has.
+    ///
+    /// # Errors
+    /// The cluster does not answer.
+    pub fn of(image: &Image) -> Result<Option<Owner>, CephError> {
+        let Some(address) = image.owner()? else { return Ok(None) };
+        let note = image.note(OWNER_KEY)?;
+        // The note of an earlier owner is about somebody else.
+        let host = note.and_then(|note| {
+            let (since, host) = note.strip_prefix(&address)?.trim_start().split_once(' ')?;
+            Some((host.to_owned(), UNIX_EPOCH.checked_add(Duration::from_secs(since.parse().ok()?))?))
+        });
+        Ok(Some(Owner { address, host }))
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Some((host, _)) => write!(f, "the daemon of host {host} has the lock of the image, as {}", self.address),
+            None => write!(f, "another client has the lock of the image, as {}", self.address),
+        }
+    }
+}
+
+impl Rbd {
+    /// Returns the limits that librbd puts on the image, by the names of their options: what is promised of it does not hold above them.
+    #[must_use]
+    pub fn limits(&self) -> &[(String, String)] {
+        &self.limits
+    }
+}
