@@ -47,6 +47,8 @@ words! {
         DeviceShrunk = "device_shrunk",
         /// The server of the source does not answer, or cannot be reached.
         ServerAway = "server_away",
+        /// Another host has taken the image over, and the cluster has locked this host's connection out.
+        TakenOver = "taken_over",
         /// Sparse images may still grow by more than is free on their file system.
         LowSpace = "low_space",
     }
@@ -71,6 +73,8 @@ const SHRUNK: &str = "The device is smaller than the volume, and what was behind
 
 const AWAY: &str = "Look at the server and at the way to it; the log says what was tried. The daemon connects again each second. Reads wait for it, \
     and after 30 s requests fail, unless the device has `resend = \"unsafe\"`.";
+const TAKEN_OVER: &str = "Let the VM run on the host that has the image now. To bring the volume back here, detach it, attach it again, and take it over \
+     with `sluice takeover VM/VOLUME`.";
 const SHORTENED: &str = "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
      backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes.";
 
@@ -100,6 +104,7 @@ impl Cause {
             Cause::SourceShortened => "its source was cut",
             Cause::DeviceShrunk => "its device is smaller than the volume",
             Cause::ServerAway => "the server of its source is away",
+            Cause::TakenOver => "another host has taken its image over",
             Cause::LowSpace => "sparse images may outgrow their file system",
             Cause::Unknown => "unknown to this version",
         }
@@ -130,6 +135,7 @@ impl Cause {
             Cause::SourceShortened => "source cut",
             Cause::DeviceShrunk => "device shrunk",
             Cause::ServerAway => "server away",
+            Cause::TakenOver => "taken over",
             Cause::LowSpace => "low space",
             Cause::Unknown => "unknown",
         }
@@ -194,6 +200,7 @@ impl Cause {
             Cause::SourceShortened => SHORTENED,
             Cause::DeviceShrunk => SHRUNK,
             Cause::ServerAway => AWAY,
+            Cause::TakenOver => TAKEN_OVER,
         }
     }
 }

@@ -140,6 +140,24 @@ pub struct ChangeResult {
     pub changed: Changed,
 }
 
+/// The client that has the lock of a volume's image, or had it until now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Takeover {
+    /// `VM/VOLUME`.
+    pub target: String,
+    /// Address of its connection to the cluster.
+    pub address: String,
+    /// Its host, if it is a daemon of Sluicegate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Since when it has the lock, in seconds since 1970, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// Whether the lock was taken from it.
+    pub taken: bool,
+}
+
 /// Changes made at run time that replace values of the host file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

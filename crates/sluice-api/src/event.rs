@@ -64,6 +64,8 @@ words! {
         Applied = "applied",
         /// A loss of writes was accepted.
         LossAccepted = "loss_accepted",
+        /// The image of a volume was taken over from another client.
+        TakenOver = "taken_over",
         /// A reload was refused.
         ReloadRefused = "reload_refused",
         /// A change was refused for lack of a role.
@@ -91,7 +93,7 @@ impl EventKind {
     }
 
     /// Kinds of changes of what is in force, also by a start or end of the daemon: the kind `change` stands for them in questions.
-    pub const CHANGES: [EventKind; 13] = [
+    pub const CHANGES: [EventKind; 14] = [
         EventKind::Changed,
         EventKind::Reset,
         EventKind::Expired,
@@ -100,6 +102,7 @@ impl EventKind {
         EventKind::Resized,
         EventKind::Applied,
         EventKind::LossAccepted,
+        EventKind::TakenOver,
         EventKind::ReloadRefused,
         EventKind::RoleRefused,
         EventKind::Started,
@@ -435,6 +438,7 @@ impl Event {
             EventKind::Detached => format!("{subject} was detached"),
             EventKind::Resized => format!("{subject} was resized"),
             EventKind::LossAccepted => format!("The loss of writes of {subject} was accepted"),
+            EventKind::TakenOver => format!("The image of {subject} was taken over from another client"),
             EventKind::Applied => format!("The host file was loaded: {detail}"),
             EventKind::ReloadRefused => format!("A reload was refused: {detail}"),
             EventKind::RoleRefused => {

@@ -36,6 +36,12 @@ pub enum Request {
     },
     /// Resumes writes after a failed sync that may have lost data.
     AcceptLoss { target: String },
+    /// Tells which client has the lock of a volume's image, or takes it from the client with this address.
+    Takeover {
+        target: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
     /// Changes keys of a VM or a volume.
     Set {
         target: String,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Files, Host, Port, Uplink};
 use sluice_io::endpoint::{Bound, ListenError};
 use sluice_io::uplink::link::interface;
@@ -82,7 +83,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held, bridged, other_gpt } =
+    let Rehearsal { problems, held, bridged, other_gpt, limited } =
         rehearse(&host, &Guard { saved: &saved, force: &force, held: &BTreeMap::new() }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for (name, reason) in held {
@@ -109,6 +110,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let fix = format!("remove the key, or write block_size = \"{of_gpt}B\"");
         Finding::new(Level::Warning, "block-size", format!("volume {name}"), text).fix(fix)
     }));
+    findings.extend(limited.into_iter().map(|(name, limits)| of_image(&name, &limits)));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";
@@ -116,6 +118,17 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     findings.extend(of_kernel(&host));
     Ok(findings)
+}
+
+/// The finding about limits that librbd puts on an image.
+fn of_image(name: &ObjectId, limits: &[(String, String)]) -> Finding {
+    let options: Vec<_> = limits.iter().map(|(option, value)| format!("{option} = {value}")).collect();
+    let text = format!(
+        "Its image has limits below the scheduler ({}): a reservation above them is not met, and its requests count as slow ones of the device",
+        options.join(", ")
+    );
+    let fix = "remove them with `rbd config image rm`, from a pool with `rbd config pool rm`, and state the limit of the VM here";
+    Finding::new(Level::Warning, "image-limit", format!("volume {name}"), text).fix(fix)
 }
 
 /// What the kernel does not do for this user.

@@ -17,6 +17,7 @@ use crate::sample::{Failure, Faults, VolumeSample};
 
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
+const ESHUTDOWN: i32 = 108;
 
 /// Names of errors that storage and networks return.
 const NAMES: [(i32, &str); 27] = [
@@ -41,7 +42,7 @@ const NAMES: [(i32, &str); 27] = [
     (95, "EOPNOTSUPP"),
     (100, "ENETDOWN"),
     (107, "ENOTCONN"),
-    (108, "ESHUTDOWN"),
+    (ESHUTDOWN, "ESHUTDOWN"),
     (110, "ETIMEDOUT"),
     (116, "ESTALE"),
     (117, "EUCLEAN"),
@@ -102,6 +103,8 @@ impl Failing {
                 EventKind::NoSpace => Cause::NoSpace,
                 _ if let Some(cause) = shortened => cause,
                 _ if sample.faults.is_lost => Cause::LostWrites,
+                // A volume fails with this error alone when its connection is locked out.
+                _ if spells.iter().any(|((_, errno), _)| *errno == ESHUTDOWN) => Cause::TakenOver,
                 _ if sample.nic.is_some() => Cause::Interface,
                 _ => Cause::Errors,
             };

@@ -51,6 +51,7 @@ const ARGUMENTS: &[(&[&str], &str, Names)] = &[
     (&["detach"], "target", Names::Volumes),
     (&["resize"], "target", Names::Volumes),
     (&["accept-loss"], "target", Names::VmsAndVolumes),
+    (&["takeover"], "target", Names::Volumes),
     (&["set"], "reset", Names::Overrides),
     (&["reset"], "names", Names::Overrides),
     (&["describe"], "name", Names::Everything),

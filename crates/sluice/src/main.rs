@@ -3,7 +3,7 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `import`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions`, `man` | `verbs/` |
-//! | `attach`, `detach`, `resize`, `set`, `reset`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
+//! | `attach`, `detach`, `resize`, `set`, `reset`, `accept-loss`, `takeover` | `verbs/`, and `control/` for both ends of the control
 //! socket |
 //! | readiness and watchdog for the service manager | `service.rs` |
 //! | a look at the host without a daemon: `check --host`, `doctor` | `preflight.rs`, `doctor/` (one file per check), `findings.rs`; `space.rs` is about free space |

@@ -276,6 +276,10 @@ fn command(request: &Request) -> String {
         Request::Attach { target, .. } | Request::Detach { target, .. } | Request::AcceptLoss { target } => {
             vec![target.clone()]
         }
+        Request::Takeover { target, from } => {
+            let from = from.iter().flat_map(|from| ["--from".to_owned(), from.clone()]);
+            [target.clone()].into_iter().chain(from).collect()
+        }
         Request::Resize { target, size, .. } => vec![target.clone(), size.clone()],
         Request::Set { target, keys, reset, .. } => {
             let keys = keys.iter().map(|(key, value)| assignment(key, value));

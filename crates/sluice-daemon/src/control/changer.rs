@@ -53,6 +53,7 @@ mod retry;
 mod saving;
 mod shared;
 mod start;
+mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod watch;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
+use sluice_io::source::rbd::Owner;
 
 use super::absence::{Absence, Absent};
 use super::change::Change;
@@ -36,6 +37,17 @@ impl Server {
     /// What is not in force, and why.
     pub fn absent(&self) -> &Absent {
         &self.absent
+    }
+
+    /// Returns the client whose lock keeps a volume out of service.
+    #[must_use]
+    pub fn lock_owner(&self, name: &ObjectId) -> Option<Owner> {
+        self.clusters.owner(name).filter(|_| self.absent.is_out(name))
+    }
+
+    /// Lets the next retry of a volume take the lock of its image from the client with this address.
+    pub fn grant_lock(&self, name: &ObjectId, address: &str) {
+        self.clusters.grant(name, address);
     }
 
     /// Replaces what is held back.

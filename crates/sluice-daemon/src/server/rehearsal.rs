@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
+use sluice_io::device::StoreSpec;
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
@@ -66,6 +67,7 @@ impl ProblemKind {
 }
 
 /// Problems that a start would find.
+#[derive(Default)]
 pub struct Rehearsal {
     pub problems: Vec<Problem>,
     /// Volumes that would be held back, and why.
@@ -74,6 +76,8 @@ pub struct Rehearsal {
     pub bridged: Vec<(ObjectId, Blocks)>,
     /// Volumes whose stated block size is not that of their GPT, with both in bytes.
     pub other_gpt: Vec<(ObjectId, u32, u32)>,
+    /// Volumes whose images have limits of their own, with their options and values.
+    pub limited: Vec<(ObjectId, Vec<(String, String)>)>,
 }
 
 /// Returns the block size that a start would give a volume with a source, in bytes. It does not lock the source.
@@ -105,7 +109,7 @@ pub fn rehearse(
         Ok(needs) => needs.without_waiting(),
         Err(error) => {
             problems.push(fatal(chain(&error)));
-            return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new(), other_gpt: Vec::new() });
+            return Ok(Rehearsal { problems, ..Rehearsal::default() });
         }
     };
     loop {
@@ -120,15 +124,25 @@ pub fn rehearse(
     }
     problems.extend(self::problems(&change, &needs, &found));
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
-    let opened = needs
+    let stores = needs
         .each::<Opening>()
-        .filter_map(|(key, _, need)| Some((need.name.clone(), found.opened::<Opening>(key)?.store.source()?)));
+        .filter_map(|(key, _, need)| Some((need.name.clone(), &found.opened::<Opening>(key)?.store)));
+    let stores: Vec<_> = stores.collect();
+    let limited = stores.iter().filter_map(|(name, store)| Some((name.clone(), limits(store)?))).collect();
+    let opened = stores.into_iter().filter_map(|(name, store)| Some((name, store.source()?)));
     let opened: Vec<_> = opened.collect();
     let bridged = opened.iter().filter_map(|(name, source)| Some((name.clone(), Blocks::bridged(source)?))).collect();
     let other_gpt =
         opened.iter().filter_map(|(name, source)| Some((name.clone(), source.block_size(), source.gpt_block_size()?)));
     let other_gpt = other_gpt.collect();
-    Ok(Rehearsal { problems, held, bridged, other_gpt })
+    Ok(Rehearsal { problems, held, bridged, other_gpt, limited })
+}
+
+/// Returns the limits that an image has below the scheduler, if there are any.
+fn limits(store: &StoreSpec) -> Option<Vec<(String, String)>> {
+    let StoreSpec::Rbd(source) = store else { return None };
+    let limits = source.kind().limits();
+    (!limits.is_empty()).then(|| limits.to_vec())
 }
 
 /// Meets these needs in another thread. Returns the path that it hangs at, if it does.

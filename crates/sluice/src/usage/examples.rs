@@ -58,6 +58,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluice pool status /srv/meta/sluice", "show its hosts and what they have reserved"),
     ("sluice pool forget /srv/meta/sluice --host 3", "release what a host that is gone has reserved"),
     ("sluice accept-loss db1/data", "resume writes to a volume"),
+    ("sluice takeover db1/root", "show which client has the lock of an RBD image"),
+    ("sluice takeover db1/root --from 10.0.0.3:0/3710147553", "take the image over from that client"),
     ("sluice export libvirt-xml db1", "print the elements of a libvirt domain for what the daemon serves"),
     ("sluice export qemu-args db1 /etc/sluice/sluice.toml --memory 4GiB", "print arguments of QEMU for a host file"),
     ("sluice import libvirt-xml db1.xml", "print a host file for a domain of `virsh dumpxml db1`"),

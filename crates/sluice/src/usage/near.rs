@@ -45,7 +45,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
     (&["get overrides *"], "sluice get overrides, which lists all"),
     (&["resize *"], "sluice resize VM/VOLUME SIZE, the size in one word as in 20GiB"),
     (
-        &["why *", "describe *", "detach *", "reset *", "accept-loss *"],
+        &["why *", "describe *", "detach *", "reset *", "accept-loss *", "takeover *"],
         "the command with one name alone, once for each",
     ),
     (

@@ -46,7 +46,7 @@ pub(crate) struct Events {
     device: Option<String>,
     /// Only events of this kind: reservation, latency, capacity, overcommitted, latency_too_low, pool, stalled, down, held_back,
     /// out_of_service, link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, server_away, low_space, client_lost; or change for all of
-    /// changed, reset, expired, attached, detached, resized, applied, loss_accepted, reload_refused, role_refused, started, stopped,
+    /// changed, reset, expired, attached, detached, resized, applied, loss_accepted, taken_over, reload_refused, role_refused, started, stopped,
     /// killed.
     #[arg(long)]
     kind: Option<String>,

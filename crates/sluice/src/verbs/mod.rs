@@ -32,6 +32,7 @@ mod schedulers;
 mod set;
 mod state;
 mod status;
+mod takeover;
 mod top;
 mod why;
 
@@ -59,6 +60,7 @@ pub(crate) enum Verb {
     State(state::State),
     Pool(pool::Pool),
     AcceptLoss(accept_loss::AcceptLoss),
+    Takeover(takeover::Takeover),
     Export(export::Export),
     Import(import::Import),
     Schema(Schema),
@@ -118,6 +120,7 @@ impl Verb {
             Verb::State(verb) => verb.run(format),
             Verb::Pool(verb) => verb.run(format),
             Verb::AcceptLoss(verb) => verb.run(format),
+            Verb::Takeover(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Import(verb) => verb.run(format),
             Verb::Schema(_) => {

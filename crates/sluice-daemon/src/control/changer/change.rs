@@ -29,7 +29,7 @@ use super::refused::Refused;
 use super::reload::{self, Read};
 use super::shared::{InForce, ServerEvent, Shared};
 use super::start::Start;
-use super::{aside, expiry, saving, start};
+use super::{aside, expiry, saving, start, takeover};
 use crate::control::apply::{self, Proposal};
 use crate::control::audit::{self, Author};
 use crate::control::socket::Peer;
@@ -92,6 +92,9 @@ async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>
     loop {
         let made = match &kind {
             Kind::Request(Request::AcceptLoss { target }, peer) => accept_loss(shared, target, peer).await,
+            Kind::Request(Request::Takeover { target, from }, peer) => {
+                takeover::take_over(shared, (target, from.as_deref()), peer, &mut later).await
+            }
             _ => make(shared, &kind, &mut later).await,
         };
         let refused = match made {
@@ -113,7 +116,11 @@ async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>
 }
 
 /// Makes a change. Returns the answer to the one who asked for it.
-async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> Result<Option<Reply>, Refused> {
+pub(super) async fn make(
+    shared: &Shared,
+    kind: &Kind,
+    later: &mut watch::Receiver<()>,
+) -> Result<Option<Reply>, Refused> {
     let mut ready = tokio::select! {
         biased;
         () = shared.exit() => return Err(Refused::Exit),
