@@ -5,6 +5,7 @@
 //! papers, docs) and each fuzz target counts as one. Preparations (tools) count only when they fail. The last
 //! line on standard output is exactly `N passed, N failed`, for scripts.
 
+mod ceph;
 mod libtest;
 mod programs;
 mod tools;
@@ -47,6 +48,8 @@ enum Step {
     Papers,
     /// Run unit, contract, black-box and documentation tests.
     Tests,
+    /// Start a Ceph cluster, and run the black-box tests of RBD images.
+    Ceph,
     /// Package the programs that were tested, and test the packages in a booted Debian.
     Package,
     /// Run each fuzz target for a few seconds.
@@ -97,7 +100,7 @@ impl Test {
     fn tally(&self, step: Step) -> Result<Tally, String> {
         Ok(match step {
             Step::Tools => {
-                tools::provide(!self.no_install)?;
+                tools::provide(!self.no_install, tools::TOOLS)?;
                 Tally::of_preparation(true)
             }
             Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,
@@ -107,6 +110,7 @@ impl Test {
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
             Step::Tests => programs::run()?,
+            Step::Ceph => ceph::run(!self.no_install)?,
             Step::Package => {
                 // The tests have built the programs. With other features they would be built again.
                 succeeds(cargo(&["test", "--workspace", "--no-run", "--quiet", FEATURES]))?;

@@ -10,6 +10,7 @@ mod blocked;
 mod blocks;
 mod campaign;
 mod causes;
+mod ceph;
 mod cli;
 mod clients;
 mod complete;

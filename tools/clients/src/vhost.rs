@@ -291,7 +291,7 @@ impl Client {
     }
 
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 

@@ -7,7 +7,7 @@
 //! Example: 1105 s of black-box tests and 384 s of computing ones take little more than 1105 s.
 
 use super::libtest::{self, Hung};
-use super::{FEATURES, Tally, cargo, name_of};
+use super::{FEATURES, Tally, cargo, ceph, name_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -40,7 +40,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Builds and runs all tests, also those in documentation.
+/// Builds and runs all tests, also those in documentation, but not those of the module that has a step of its own.
 pub(super) fn run() -> Result<Tally, String> {
     let (computing, others): (Vec<_>, Vec<_>) = build()?.into_iter().partition(Program::computes);
     // Otherwise the first writes of a daemon wait, for seconds, until the disk has what was built.
@@ -60,6 +60,25 @@ pub(super) fn run() -> Result<Tally, String> {
 enum Lane {
     Main,
     Beside,
+}
+
+/// Builds all tests, and runs those of a module of black-box tests with this variable.
+pub(super) fn run_module(module: &str, variable: (&str, &Path)) -> Result<Tally, String> {
+    let mut sum = Tally::default();
+    for program in build()?.iter().filter(|program| !program.computes()) {
+        for (name, tests) in program.modules()?.into_iter().filter(|(of, _)| of == module) {
+            print(format!("     Running {}: {name} ({})\n", program.source, program.path.display()).as_bytes())?;
+            let mut command = program.command(Lane::Main);
+            command.args(&tests).env(variable.0, variable.1);
+            let Tally { passed, failed } = libtest::run(command, &mut std::io::stdout(), Hung::Itself)?;
+            sum.passed += passed;
+            sum.failed += failed;
+        }
+    }
+    match sum.passed + sum.failed {
+        0 => Err(format!("there are no tests in a module {module}")),
+        _ => Ok(sum),
+    }
 }
 
 /// Builds all test programs.
@@ -125,14 +144,22 @@ impl Program {
         if lane == Lane::Beside || !self.source.contains("/tests/") {
             return Ok(vec![(self.source.clone(), Vec::new())]);
         }
-        let list = self.command(lane).args(["--list", "--format", "terse"]).output();
+        let runs = self.modules()?.into_iter().filter(|(module, _)| module != ceph::MODULE);
+        Ok(runs.map(|(module, tests)| (format!("{}: {module}", self.source), tests)).collect())
+    }
+
+    /// Returns the modules of black-box tests, each with the arguments that run it.
+    fn modules(&self) -> Result<Vec<(String, Vec<String>)>, String> {
+        if !self.source.contains("/tests/") {
+            return Ok(Vec::new());
+        }
+        let list = self.command(Lane::Main).args(["--list", "--format", "terse"]).output();
         let list = list.map_err(|error| format!("Cannot start {}: {error}", self.path.display()))?;
         if !list.status.success() {
             return Err(format!("{} does not list its tests: {}", self.path.display(), list.status));
         }
         let list = String::from_utf8_lossy(&list.stdout);
-        let runs = by_module(&list).into_iter();
-        Ok(runs.map(|(module, tests)| (format!("{}: {module}", self.source), tests)).collect())
+        Ok(by_module(&list).into_iter().map(|(module, tests)| (module.to_owned(), tests)).collect())
     }
 
     fn command(&self, lane: Lane) -> Command {

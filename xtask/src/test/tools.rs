@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `(program, package)`, packages as in Debian 12.
-const TOOLS: &[(&str, &str)] = &[
+pub(super) const TOOLS: Tools = &[
     ("c++", "g++"),
     ("chromium-headless-shell", "chromium-headless-shell"),
     ("debugfs", "e2fsprogs"),
@@ -46,13 +46,28 @@ const TOOLS: &[(&str, &str)] = &[
     ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];
 
-/// Folders of Debian's administration programs, which are not in every user's path.
-const ADMIN_FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
+/// The same for a Ceph cluster and its clients.
+pub(super) const CEPH: Tools = &[
+    ("block-rbd.so", "qemu-block-extra"),
+    ("ceph", "ceph-common"),
+    ("ceph-mgr", "ceph-mgr"),
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-osd", "ceph-osd"),
+    ("fio", "fio"),
+    ("nbdinfo", "libnbd-bin"),
+    ("qemu-io", "qemu-utils"),
+    ("rbd", "ceph-common"),
+];
 
-pub(super) fn provide(install: bool) -> Result<(), String> {
-    let missing = missing(is_installed);
+type Tools = &'static [(&'static str, &'static str)];
+
+/// Folders of Debian's administration programs and of QEMU's modules, which are not in every user's path.
+const OTHER_FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/x86_64-linux-gnu/qemu"];
+
+pub(super) fn provide(install: bool, tools: Tools) -> Result<(), String> {
+    let missing = missing(tools, is_installed);
     if missing.is_empty() {
-        println!("all {} tools are installed", TOOLS.len());
+        println!("all {} tools are installed", tools.len());
         return Ok(());
     }
     if !install || !is_root() || find("apt-get").is_none() {
@@ -63,15 +78,15 @@ pub(super) fn provide(install: bool) -> Result<(), String> {
     let mut install = vec!["install", "-q", "-y", "--no-install-recommends"];
     install.extend(&missing);
     apt_get(&install)?;
-    match self::missing(is_installed) {
+    match self::missing(tools, is_installed) {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("Packages are installed, but programs are still missing from: {}", missing.join(" "))),
     }
 }
 
 /// Returns the packages with a missing program, without duplicates.
-fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let tools = TOOLS.iter().filter(|(program, _)| !is_installed(program));
+fn missing(tools: Tools, is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let tools = tools.iter().filter(|(program, _)| !is_installed(program));
     let mut packages: Vec<&str> = tools.map(|(_, package)| *package).collect();
     packages.sort_unstable();
     packages.dedup();
@@ -93,7 +108,7 @@ fn is_installed(program: &str) -> bool {
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(ADMIN_FOLDERS.iter().map(PathBuf::from))
+        .chain(OTHER_FOLDERS.iter().map(PathBuf::from))
         .map(|folder| folder.join(program))
         .find(|file| file.is_file())
 }
@@ -128,8 +143,8 @@ mod tests {
 
     #[test]
     fn a_missing_package_is_requested_once() {
-        assert_eq!(missing(|_| true), Vec::<&str>::new());
-        let packages = missing(|program| !program.starts_with("qemu-"));
+        assert_eq!(missing(TOOLS, |_| true), Vec::<&str>::new());
+        let packages = missing(TOOLS, |program| !program.starts_with("qemu-"));
         assert_eq!(packages, ["qemu-system-common", "qemu-system-x86", "qemu-utils"]);
     }
 

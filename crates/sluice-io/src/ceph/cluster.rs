@@ -191,9 +191,11 @@ impl Drop for Pool {
 fn refused(error: &CephError, spec: &ClusterSpec) -> String {
     let conf = spec.conf.display();
     match error.errno {
-        libc::ENOENT => format!("{error}: there is no key of client.{} where {conf} says, or no such user", spec.user),
-        libc::EACCES | libc::EPERM => {
-            format!("{error}: the cluster does not accept the key of client.{}", spec.user)
+        libc::ENOENT | libc::EACCES | libc::EPERM => {
+            format!(
+                "{error}: there is no key of client.{0} where {conf} says, or the cluster does not accept it",
+                spec.user
+            )
         }
         libc::ETIMEDOUT => format!("{error}: no monitor of {conf} has answered for 10 s"),
         _ => error.to_string(),

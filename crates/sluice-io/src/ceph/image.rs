@@ -299,7 +299,8 @@ impl Image {
         // SAFETY: the image is open, and there is a place for one owner: this lock has no more.
         let got =
             unsafe { (self.library().rbd_lock_get_owners)(self.handle, &raw mut mode, &raw mut owner, &raw mut count) };
-        if got == -libc::ENOENT || got >= 0 && (count == 0 || owner.is_null()) {
+        // `EINVAL`: an image without the feature has no owner.
+        if got == -libc::ENOENT || got == -libc::EINVAL || got >= 0 && (count == 0 || owner.is_null()) {
             return Ok(None);
         }
         check(got, || format!("the owner of the image {}", self.name))?;
