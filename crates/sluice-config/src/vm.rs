@@ -226,7 +226,7 @@ fn check_image(reader: &Reader<'_>, Ceph { pool, .. }: &Ceph, source: &VolumeSou
         }
         VolumeSource::Nothing => {}
     }
-    refuse_parts(reader, "a pool", "image", &["offset", "size", "cache", "format"]);
+    refuse_parts(reader, "a pool", "image", &["offset", "cache", "format"]);
 }
 
 /// Refuses keys that a volume elsewhere cannot have.

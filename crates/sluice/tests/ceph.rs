@@ -2,7 +2,7 @@
 //!
 //! `SLUICE_CRASHES=100` is the long form: the daemon is killed 100 times.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -133,13 +133,22 @@ fn an_image_holds_what_is_written_and_its_holes_are_told() {
     assert!(now[discarded.clone()].iter().all(|byte| *byte == 0), "a whole object is removed");
     expected[discarded].fill(0);
     assert!(now == expected, "what Ceph's own client reads is what was written");
+    // The image grows with the volume, and by another client.
+    ask(&place, &["resize", "a/v", "40MiB"]).ok();
+    assert_eq!(open(&place, "a").size_bytes, 40 * MIB);
+    assert!(image.rbd("info").ok().contains("40 MiB"));
+    ceph("rbd", &["resize", "--no-progress", "--size", "48M", &image.path()]).ok();
+    ask(&place, &["resize", "a/v", "48MiB"]).ok();
+    let mut grown = open(&place, "a");
+    grown.write(47 * MIB, &noise(4, 4096)).unwrap();
+    assert_eq!(grown.read(47 * MIB, 4096).unwrap(), noise(4, 4096));
     // A part that was never written.
     let map = run(tool("nbdinfo", "libnbd-bin").args(["--json", "--map", &place.uri("a", "v")])).ok();
     let map: Vec<Value> = serde_json::from_str(&map).unwrap();
     let number = |part: &Value, key: &str| part[key].as_u64().unwrap();
     let is_hole = |part: &&Value| part["type"] == 3 && number(part, "offset") <= 24 * MIB;
     assert!(
-        map.iter().filter(is_hole).any(|part| number(part, "offset") + number(part, "length") == 32 * MIB),
+        map.iter().filter(is_hole).any(|part| number(part, "offset") + number(part, "length") > 40 * MIB),
         "{map:?}"
     );
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -460,7 +469,7 @@ fn an_osd_that_stands_still_delays_requests_and_fails_none() {
 }
 
 #[test]
-fn an_image_that_is_shrunk_or_a_pool_that_is_full_fails_requests_and_gives_no_wrong_data() {
+fn an_image_that_is_shrunk_fails_requests_past_its_end_and_gives_no_wrong_data() {
     let _alone = OSDS.write().unwrap_or_else(PoisonError::into_inner);
     let (place, image) = (Place::new(), Image::new());
     let daemon = Daemon::serve(&place, &host(&place, &[("a", &image, "")]));
@@ -476,9 +485,8 @@ fn an_image_that_is_shrunk_or_a_pool_that_is_full_fails_requests_and_gives_no_wr
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
-/// Whether the path exists, for the tests of the script itself.
 #[test]
 fn the_cluster_is_that_of_the_script() {
-    assert!(Path::new(&conf()).is_file());
+    assert!(conf().is_file());
     assert!(ceph("ceph", &["auth", "get", "client.sluice"]).ok().contains("profile rbd"));
 }

@@ -79,6 +79,7 @@ pub(super) struct Wanted<'a> {
     pub(super) ceph: &'a sluice_config::Ceph,
     pub(super) image: &'a RbdImage,
     pub(super) read_only: bool,
+    pub(super) length: Option<u64>,
     pub(super) block_size: Option<u32>,
     pub(super) unmaps: bool,
 }
@@ -106,7 +107,7 @@ impl Clusters {
     /// # Errors
     /// The cluster is not reached, or another client has the lock: then [`Clusters::owner`] says who.
     pub(super) fn open(self: &Arc<Self>, wanted: &Wanted<'_>) -> Result<Source<Rbd>, SourceError> {
-        let Wanted { name, ceph, image, read_only, block_size, unmaps } = *wanted;
+        let Wanted { name, ceph, image, read_only, length, block_size, unmaps } = *wanted;
         let failed = |why: String| SourceError::Remote { name: image.to_string(), why };
         let vm = name.parts().0;
         let cluster = self.connect(vm, ceph).map_err(failed)?;
@@ -118,6 +119,7 @@ impl Clusters {
                 image: image.name.clone(),
                 read_only,
             },
+            length,
             block_size,
             unmaps,
             locking: self.locking(name),

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
-use sluice_io::source::{ExtentMap, Source, SourceError};
+use sluice_io::device::{FileSpec, StoreSpec};
+use sluice_io::source::rbd::Rbd;
+use sluice_io::source::{Source, SourceError};
 
 use super::change::Change;
 use super::claims::Claims;
@@ -18,68 +20,125 @@ use super::{Extra, Guard, Server, ServerError};
 #[derive(Clone)]
 pub(super) struct Resizing {
     name: ObjectId,
-    source: Arc<Source>,
+    source: Resizable,
     size: Option<u64>,
-    /// Whether its file is extended.
+    /// Whether its file or image is extended.
     extends: bool,
     /// The volume that last served bytes which this one would get.
     owner: Option<String>,
 }
 
-/// A volume with another size: the range is locked, and its file extended. Dropping it undoes both.
+/// A source that can have another size.
+#[derive(Clone)]
+enum Resizable {
+    File(Arc<Source>),
+    Image(Arc<Source<Rbd>>),
+}
+
+/// A volume with another size: what it gets is locked, and its file or image extended. Dropping it undoes both.
 pub(super) struct Resized {
-    is: Arc<Source>,
-    /// The source with its new size; `None` only while it is created.
-    to_be: Option<Arc<Source>>,
-    /// Previous length of its file, if it was extended. No client knows of the part that would be cut off.
-    before_bytes: Option<u64>,
-    pub(super) extents: Option<ExtentMap>,
+    store: StoreSpec,
+    undo: Undo,
+}
+
+/// What is undone of a change of size that does not come into force. No client knows of a part that is cut off.
+enum Undo {
+    Nothing,
+    /// The lock past the end; and the length, if the file was extended.
+    File {
+        is: Arc<Source>,
+        to_be: Arc<Source>,
+        before_bytes: Option<u64>,
+    },
+    Image {
+        is: Arc<Source<Rbd>>,
+        before_bytes: u64,
+    },
 }
 
 impl Resized {
-    pub(super) fn source(&self) -> Arc<Source> {
-        Arc::clone(self.to_be.as_ref().expect("it was made"))
+    pub(super) fn store(&self) -> &StoreSpec {
+        &self.store
     }
 
     /// Keeps the lock and the length, because the new size is in force.
     pub(super) fn keep(mut self) {
-        (self.to_be, self.before_bytes) = (None, None);
+        self.undo = Undo::Nothing;
     }
 }
 
 impl Drop for Resized {
     fn drop(&mut self) {
-        if let Some(to_be) = &self.to_be
-            && let Err(error) = self.is.release_growth(to_be)
-        {
-            tracing::error!(
-                error = crate::failure::chain(&error),
-                "Cannot release the range lock past the end of a volume"
-            );
+        match &self.undo {
+            Undo::Nothing => {}
+            Undo::File { is, to_be, before_bytes } => undo_file(is, to_be, *before_bytes),
+            Undo::Image { is, before_bytes } => {
+                if let Err(error) = is.kind().resize(*before_bytes) {
+                    tracing::error!(image = is.name(), %error, "Cannot truncate an image to its previous size");
+                }
+            }
         }
-        if let Some(before) = self.before_bytes
-            && let Err(error) = self.is.cut(before)
-        {
-            tracing::error!(path = %self.is.path().display(), %error, "Cannot truncate a file to its previous size");
-        }
+    }
+}
+
+fn undo_file(is: &Source, to_be: &Source, before_bytes: Option<u64>) {
+    if let Err(error) = is.release_growth(to_be) {
+        tracing::error!(
+            error = crate::failure::chain(&error),
+            "Cannot release the range lock past the end of a volume"
+        );
+    }
+    if let Some(before) = before_bytes
+        && let Err(error) = is.cut(before)
+    {
+        tracing::error!(path = %is.path().display(), %error, "Cannot truncate a file to its previous size");
     }
 }
 
 impl Resizing {
     fn resize(&self) -> Result<Resized, SourceError> {
-        self.source.check_path()?;
+        match &self.source {
+            Resizable::File(source) => self.resize_file(source),
+            Resizable::Image(source) => self.resize_image(source),
+        }
+    }
+
+    fn resize_file(&self, source: &Arc<Source>) -> Result<Resized, SourceError> {
+        source.check_path()?;
         if let Some(other) = &self.owner {
             return Err(SourceError::Claimed { path: self.path(), other: other.clone() });
         }
-        let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
+        let mut before_bytes = None;
         if let Some(bytes) = self.size.filter(|_| self.extends) {
-            let before = self.source.extend(bytes)?;
-            let grew = self.source.range().offset.saturating_add(bytes) > before;
-            resized.before_bytes = grew.then_some(before);
+            let before = source.extend(bytes)?;
+            before_bytes = (source.range().offset.saturating_add(bytes) > before).then_some(before);
         }
-        let to_be = self.source.resized(self.size)?;
-        resized.extents = to_be.extents().ok();
-        resized.to_be = Some(Arc::new(to_be));
+        let to_be = match source.resized(self.size) {
+            Ok(to_be) => Arc::new(to_be),
+            Err(error) => {
+                if let Some(before) = before_bytes
+                    && let Err(error) = source.cut(before)
+                {
+                    tracing::error!(path = %source.path().display(), %error, "Cannot truncate a file to its previous size");
+                }
+                return Err(error);
+            }
+        };
+        let store = StoreSpec::File(FileSpec { source: Arc::clone(&to_be), extents: to_be.extents().ok() });
+        Ok(Resized { store, undo: Undo::File { is: Arc::clone(source), to_be, before_bytes } })
+    }
+
+    fn resize_image(&self, source: &Arc<Source<Rbd>>) -> Result<Resized, SourceError> {
+        let before = match self.size.filter(|_| self.extends) {
+            Some(bytes) => source.extend(bytes)?,
+            None => None,
+        };
+        let undo = match before {
+            Some(before_bytes) => Undo::Image { is: Arc::clone(source), before_bytes },
+            None => Undo::Nothing,
+        };
+        let mut resized = Resized { store: StoreSpec::Rbd(Arc::clone(source)), undo };
+        resized.store = StoreSpec::Rbd(Arc::new(source.resized(self.size)?));
         Ok(resized)
     }
 }
@@ -90,7 +149,10 @@ impl Resource for Resizing {
     }
 
     fn path(&self) -> PathBuf {
-        self.source.path().to_owned()
+        match &self.source {
+            Resizable::File(source) => source.path().to_owned(),
+            Resizable::Image(source) => source.name().into(),
+        }
     }
 
     fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
@@ -106,9 +168,15 @@ impl Kind for Resizing {
         let resized = change.volumes().filter(|(_, known, volume)| known.is_some_and(|known| grows(known, volume)));
         let claims = LazyCell::new(|| Claims::of(&change.host, guard));
         let needed = resized.filter_map(|(name, _, volume)| {
-            let source = Arc::clone(server.served.get(&name)?.0.source()?);
             let extends = matches!(&change.extra, Extra::Grow(grows) if *grows == name);
-            let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, &source, size));
+            let (source, owner) = match &server.served.get(&name)?.0 {
+                StoreSpec::File(file) => {
+                    let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, &file.source, size));
+                    (Resizable::File(Arc::clone(&file.source)), owner)
+                }
+                StoreSpec::Rbd(source) => (Resizable::Image(Arc::clone(source)), None),
+                StoreSpec::Null | StoreSpec::Remote(_) => return None,
+            };
             Some((Tolerance::Never, Resizing { name, source, size: volume.size, extends, owner }))
         });
         Ok(needed.collect())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
-use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
+use sluice_io::device::{Device, DeviceSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::reactor::priority::{self, Priority};
 use sluice_io::source::DiskSet;
@@ -242,9 +242,8 @@ fn resize(
     let (store, size_bytes) = match was_made {
         None => (StoreSpec::Null, new.size.unwrap_or(info.size_bytes)),
         Some(resized) => {
-            let source = resized.source();
-            let size_bytes = source.size_bytes();
-            (StoreSpec::File(FileSpec { source, extents: resized.extents.clone() }), size_bytes)
+            let size_bytes = resized.store().facts().map_or(info.size_bytes, |facts| facts.size_bytes());
+            (resized.store().clone(), size_bytes)
         }
     };
     if size_bytes < info.size_bytes {

@@ -204,6 +204,7 @@ impl Opening {
                     ceph,
                     image,
                     read_only: self.volume.read_only,
+                    length: self.volume.size,
                     block_size: self.stated_block(),
                     unmaps: self.volume.unmaps,
                 };

@@ -214,6 +214,16 @@ impl Image {
         self.number(self.library().rbd_get_size, "the size")
     }
 
+    /// Gives it another size, also a smaller one.
+    ///
+    /// # Errors
+    /// The cluster does not do it.
+    pub fn resize(&self, bytes: u64) -> Result<(), CephError> {
+        // SAFETY: the image is open.
+        let resized = unsafe { (self.library().rbd_resize)(self.handle, bytes) };
+        check(resized, || format!("another size of the image {}", self.name)).map(drop)
+    }
+
     fn has(&self, feature: u64) -> bool {
         self.number(self.library().rbd_get_features, "the features").is_ok_and(|features| features & feature != 0)
     }

@@ -65,6 +65,7 @@ libraries! {
         fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
         fn rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
         fn rbd_close(Handle) -> c_int;
+        fn rbd_resize(Handle, u64) -> c_int;
         fn rbd_get_size(Handle, *mut u64) -> c_int;
         fn rbd_get_features(Handle, *mut u64) -> c_int;
         fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;

@@ -30,6 +30,8 @@ pub struct RbdSpec {
     /// As the host file has it, for messages.
     pub name: String,
     pub image: ImageSpec,
+    /// Bytes of the image from its start; `None`: all of it.
+    pub length: Option<u64>,
     /// Block size of the guest's disk in bytes, if it is stated.
     pub block_size: Option<u32>,
     /// Whether discards of the guest free space.
@@ -53,7 +55,7 @@ pub enum Locking {
 }
 
 /// An image that was opened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Rbd {
     pub(crate) image: Arc<Image>,
     pub(crate) unmaps: bool,
@@ -75,7 +77,6 @@ impl RbdSpec {
     /// # Errors
     /// The image does not suit the volume, or another client has its lock.
     pub fn open(&self, cluster: &Arc<Cluster>) -> Result<Source<Rbd>, SourceError> {
-        let failed = |why: String| SourceError::Remote { name: self.name.clone(), why };
         let told = |error: CephError| self.failed(&error);
         let mut image = Image::open(cluster, &self.image).map_err(told)?;
         let identity = image.identity(&self.image).map_err(told)?;
@@ -91,12 +92,8 @@ impl RbdSpec {
         let is_limit =
             |(name, value): &(String, String)| name.starts_with("rbd_qos_") && name.ends_with("_limit") && value != "0";
         let limits = options.into_iter().filter(is_limit).collect();
-        let size_bytes = image.size_bytes().map_err(told)?;
         let block_size = self.block_size.unwrap_or(SECTOR);
-        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(block_size)) {
-            let why = format!("its size of {size_bytes} bytes is not a multiple of {block_size}: resize the image");
-            return Err(failed(why));
-        }
+        let size_bytes = size_of(&self.name, &image, self.length, block_size)?;
         let facts = Facts {
             size_bytes,
             name: self.name.clone(),
@@ -188,7 +185,58 @@ impl fmt::Display for Owner {
     }
 }
 
+/// Returns the size of a volume, which is the whole image or the first `length` bytes of it.
+fn size_of(name: &str, image: &Image, length: Option<u64>, block_size: u32) -> Result<u64, SourceError> {
+    let failed = |why: String| SourceError::Remote { name: name.to_owned(), why };
+    let whole = image.size_bytes().map_err(|error| failed(error.to_string()))?;
+    let size = length.unwrap_or(whole);
+    if size > whole {
+        return Err(failed(format!(
+            "the image has {whole} bytes, and the volume needs {size}: resize it, or lower `size`"
+        )));
+    }
+    if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
+        let why =
+            format!("its size of {size} bytes is not a multiple of {block_size}: resize the image, or state `size`");
+        return Err(failed(why));
+    }
+    Ok(size)
+}
+
+impl Source<Rbd> {
+    /// Extends the image so that the volume can have `length` bytes. Returns its previous size, if it was shorter.
+    ///
+    /// # Errors
+    /// The cluster does not do it.
+    pub fn extend(&self, length: u64) -> Result<Option<u64>, SourceError> {
+        let failed = |error: CephError| SourceError::Remote { name: self.name.clone(), why: error.to_string() };
+        let before = self.kind.image.size_bytes().map_err(failed)?;
+        if before >= length {
+            return Ok(None);
+        }
+        self.kind.resize(length).map_err(failed)?;
+        Ok(Some(before))
+    }
+
+    /// Returns the same volume with another length; `None`: up to the present end of the image.
+    ///
+    /// # Errors
+    /// The image is shorter.
+    pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
+        let size_bytes = size_of(&self.name, &self.kind.image, length, self.block_size)?;
+        Ok(Source { facts: Facts { size_bytes, ..self.facts.clone() }, kind: self.kind.clone() })
+    }
+}
+
 impl Rbd {
+    /// Gives the image another size. What is past its end then is lost.
+    ///
+    /// # Errors
+    /// The cluster does not do it.
+    pub fn resize(&self, bytes: u64) -> Result<(), CephError> {
+        self.image.resize(bytes)
+    }
+
     /// Returns the limits that librbd puts on the image, by the names of their options: what is promised of it does not hold above them.
     #[must_use]
     pub fn limits(&self) -> &[(String, String)] {
