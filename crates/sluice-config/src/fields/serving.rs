@@ -164,8 +164,8 @@ pub static ACCESS: Section = Section {
     title: "daemon.access",
     doc: "Who may do what over the control socket. The daemon learns the user and the groups of a client from the \
           kernel. root and the daemon's own user may do everything. Every other client needs a role, and each role \
-          includes those before it: observe, change, attach. Only root and the daemon's user may use `apply` and \
-          `accept-loss`",
+          includes those before it: observe, change, attach. Only root and the daemon's user may use `apply`, \
+          `accept-loss` and `takeover`",
     groups: &[&[
         Key::new("group", Kind::Text, "\"sluice\"", "Group that owns the control socket")
             .default("\"sluice\"; the daemon's group if there is no such group"),

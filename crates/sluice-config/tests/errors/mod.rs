@@ -3,6 +3,7 @@
 use sluice_config::{DIAGNOSTICS_MAX, Severity, parse};
 
 mod admission;
+mod ceph;
 mod directions;
 mod enforcement;
 mod exports;
