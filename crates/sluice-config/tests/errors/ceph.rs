@@ -21,7 +21,10 @@ fn a_wrong_pool_or_image_is_refused_with_what_to_write() {
     ]);
     let at = |path: &str, source: &str| refused(&GOOD.replace(PATH, path).replace(SOURCE, source));
     let text = at(POOL, SOURCE);
-    assert!(text.contains("it is no RBD image, and its device a pool") && text.contains("write rbd:vms/IMAGE"), "{text}");
+    assert!(
+        text.contains("it is no RBD image, and its device a pool") && text.contains("write rbd:vms/IMAGE"),
+        "{text}"
+    );
     let text = at(POOL, "source = \"rbd:vms/tenant/a\"");
     assert!(text.contains("rbd:vms/tenant is another pool than its device rbd:vms"), "{text}");
     let text = at("path = \"nbd+unix:/run/n.sock\"", IMAGE);

@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, RbdImage, Vm, Volume, VolumeSource};
 use sluice_io::ceph::{Cluster, ClusterSpec, ImageSpec};
-use sluice_io::source::rbd::{Locking, Owner, Rbd, RbdSpec};
+use sluice_io::source::owner::Owner;
+use sluice_io::source::rbd::{Locking, Rbd, RbdSpec};
 use sluice_io::source::{Source, SourceError};
 
 use crate::failure::chain;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
-use sluice_io::source::rbd::Owner;
+use sluice_io::source::owner::Owner;
 
 use super::absence::{Absence, Absent};
 use super::change::Change;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
+use sluice_io::ceph::CephError;
 use sluice_io::device::{FileSpec, StoreSpec};
 use sluice_io::source::rbd::Rbd;
 use sluice_io::source::{Source, SourceError};
@@ -129,8 +130,9 @@ impl Resizing {
     }
 
     fn resize_image(&self, source: &Arc<Source<Rbd>>) -> Result<Resized, SourceError> {
+        let failed = |error: &CephError| SourceError::Remote { name: source.name().to_owned(), why: error.to_string() };
         let before = match self.size.filter(|_| self.extends) {
-            Some(bytes) => source.extend(bytes)?,
+            Some(bytes) => source.kind().extend(bytes).map_err(|error| failed(&error))?,
             None => None,
         };
         let undo = match before {
@@ -138,7 +140,7 @@ impl Resizing {
             None => Undo::Nothing,
         };
         let mut resized = Resized { store: StoreSpec::Rbd(Arc::clone(source)), undo };
-        resized.store = StoreSpec::Rbd(Arc::new(source.resized(self.size)?));
+        resized.store = StoreSpec::Rbd(Arc::new(Rbd::resized(source, self.size)?));
         Ok(resized)
     }
 }

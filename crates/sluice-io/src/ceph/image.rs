@@ -244,7 +244,7 @@ impl Image {
         Ok(format!("rbd cluster {} pool {}{namespace} image {id}", self.cluster().fsid(), self.pool.id()))
     }
 
-    /// Returns the options that are in force for the image, whoever has set them.
+    /// Returns the options that are in force for the image: its own, those of its pool, and those of the connection.
     ///
     /// # Errors
     /// The cluster does not tell.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use super::format::Format;
 use super::holder::Holder;
+use super::owner::Owner;
 use super::range::ByteRange;
-use super::rbd::Owner;
 use crate::path_walk::Stranger;
 
 /// A volume cannot be opened, locked or inspected.

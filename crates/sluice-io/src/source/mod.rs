@@ -46,6 +46,7 @@ pub mod lock;
 pub(crate) mod loss;
 pub mod open;
 pub mod opened;
+pub mod owner;
 pub mod range;
 pub mod rbd;
 pub mod remote;

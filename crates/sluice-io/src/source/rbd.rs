@@ -3,9 +3,8 @@
 //! The connections of a host that were not closed are its own to lock out: a daemon that was killed still has the lock, and what it sent last may
 //! still arrive. Connections of others are locked out by `sluice takeover` alone.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::alignment::Alignment;
 use super::claims::Claims;
@@ -14,12 +13,11 @@ use super::facts::Facts;
 use super::faults::Failures;
 use super::loss::Mark;
 use super::opened::Source;
+use super::owner::Owner;
 use crate::ceph::{CephError, Cluster, Image, ImageSpec};
 
 /// Block size of the guest's disk, unless it is stated.
 const SECTOR: u32 = 512;
-/// Key of the metadata in which the owner of the lock says who it is.
-const OWNER_KEY: &str = "sluicegate.owner";
 /// A connection that was taken the lock of is locked out for a year: a host that was frozen may wake up late.
 const OUT_OF_OTHER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The same of an own connection, whose process has ended.
@@ -60,15 +58,6 @@ pub struct Rbd {
     pub(crate) image: Arc<Image>,
     pub(crate) unmaps: bool,
     limits: Vec<(String, String)>,
-}
-
-/// Who has the lock of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
-    /// Address of its connection.
-    pub address: String,
-    /// Its host, and since when it has the lock; `None` if it is no daemon of this kind.
-    pub host: Option<(String, SystemTime)>,
 }
 
 impl RbdSpec {
@@ -142,7 +131,7 @@ impl RbdSpec {
             }
             _ => self.failed(&error),
         };
-        // librbd would wait until an owner that is dead has been silent for 30 s, and take its lock then, whoever that was.
+        // librbd would wait until an owner that is dead has been silent for 30 s, and take its lock then, also that of another host.
         if let Some(owner) = Owner::of(image).map_err(told)? {
             let time = match &owner.address {
                 address if own.contains(address) => OUT_OF_OWN,
@@ -153,35 +142,7 @@ impl RbdSpec {
             image.break_lock(&owner.address).map_err(told)?;
         }
         image.lock().map_err(refused)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let note = format!("{} {} {}", cluster.address(), now.as_secs(), host);
-        image.set_note(OWNER_KEY, &note).map_err(told)
-    }
-}
-
-impl Owner {
-    /// Asks who has the lock of an image; `None`: nobody has.
-    ///
-    /// # Errors
-    /// The cluster does not answer.
-    pub fn of(image: &Image) -> Result<Option<Owner>, CephError> {
-        let Some(address) = image.owner()? else { return Ok(None) };
-        let note = image.note(OWNER_KEY)?;
-        // The note of an earlier owner is about somebody else.
-        let host = note.and_then(|note| {
-            let (since, host) = note.strip_prefix(&address)?.trim_start().split_once(' ')?;
-            Some((host.to_owned(), UNIX_EPOCH.checked_add(Duration::from_secs(since.parse().ok()?))?))
-        });
-        Ok(Some(Owner { address, host }))
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Some((host, _)) => write!(f, "the daemon of host {host} has the lock of the image, as {}", self.address),
-            None => write!(f, "another client has the lock of the image, as {}", self.address),
-        }
+        Owner::sign(image, host).map_err(told)
     }
 }
 
@@ -203,32 +164,28 @@ fn size_of(name: &str, image: &Image, length: Option<u64>, block_size: u32) -> R
     Ok(size)
 }
 
-impl Source<Rbd> {
-    /// Extends the image so that the volume can have `length` bytes. Returns its previous size, if it was shorter.
+impl Rbd {
+    /// Extends the image so that a volume of it can have `length` bytes. Returns its previous size, if it was shorter.
     ///
     /// # Errors
     /// The cluster does not do it.
-    pub fn extend(&self, length: u64) -> Result<Option<u64>, SourceError> {
-        let failed = |error: CephError| SourceError::Remote { name: self.name.clone(), why: error.to_string() };
-        let before = self.kind.image.size_bytes().map_err(failed)?;
+    pub fn extend(&self, length: u64) -> Result<Option<u64>, CephError> {
+        let before = self.image.size_bytes()?;
         if before >= length {
             return Ok(None);
         }
-        self.kind.resize(length).map_err(failed)?;
-        Ok(Some(before))
+        self.resize(length).map(|()| Some(before))
     }
 
     /// Returns the same volume with another length; `None`: up to the present end of the image.
     ///
     /// # Errors
     /// The image is shorter.
-    pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
-        let size_bytes = size_of(&self.name, &self.kind.image, length, self.block_size)?;
-        Ok(Source { facts: Facts { size_bytes, ..self.facts.clone() }, kind: self.kind.clone() })
+    pub fn resized(of: &Source<Rbd>, length: Option<u64>) -> Result<Source<Rbd>, SourceError> {
+        let size_bytes = size_of(&of.name, &of.kind.image, length, of.block_size)?;
+        Ok(Source { facts: Facts { size_bytes, ..of.facts.clone() }, kind: of.kind.clone() })
     }
-}
 
-impl Rbd {
     /// Gives the image another size. What is past its end then is lost.
     ///
     /// # Errors

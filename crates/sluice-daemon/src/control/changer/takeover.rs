@@ -1,6 +1,6 @@
 //! Taking the lock of an image away from the client that has it.
 //!
-//! Without an address it only tells who has the lock. With one it takes the lock from that client and no other: whoever asked has seen whose it is.
+//! Without an address it only tells who has the lock. With one it takes the lock from that client and no other: the operator has seen whose it is.
 
 use std::time::UNIX_EPOCH;
 
