@@ -100,7 +100,7 @@ pub struct Node {
 }
 
 /// A pool of a Ceph cluster as a device.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ceph {
     pub pool: RbdPool,
     /// Its configuration file.

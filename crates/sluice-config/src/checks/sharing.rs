@@ -13,9 +13,10 @@ use super::{Draft, volumes};
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::disk_path::DiskPath;
-use crate::model::{Backend, Ceph, ListenAddress, NicAccess};
+use crate::model::{Backend, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
 use crate::node::NodeAddress;
+use crate::rbd::RbdPool;
 use crate::source::Span;
 use crate::vm::VolumeDraft;
 
@@ -118,12 +119,12 @@ fn check_disks(draft: &Draft, report: &Report) {
 /// Reports servers and pools that are several devices: each device has a gate of its own.
 fn check_nodes(draft: &Draft, report: &Report) {
     let mut nodes: BTreeMap<&NodeAddress, &str> = BTreeMap::new();
-    let mut pools: BTreeMap<&Ceph, &str> = BTreeMap::new();
+    let mut pools: BTreeMap<(&Path, &RbdPool), &str> = BTreeMap::new();
     for draft in draft.devices.values() {
         let name = draft.device.name.as_str();
         let (same, kind) = match &draft.device.backend {
             Backend::Nbd(node) => (nodes.insert(&node.address, name), "server"),
-            Backend::Rbd(ceph) => (pools.insert(ceph, name), "pool"),
+            Backend::Rbd(ceph) => (pools.insert((&ceph.conf, &ceph.pool), name), "pool"),
             Backend::Direct | Backend::Null => continue,
         };
         if let Some(first) = same {

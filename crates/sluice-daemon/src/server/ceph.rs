@@ -4,7 +4,8 @@
 //!
 //! The address of a connection is in the state directory before a lock is taken over it. A daemon that starts again in the same directory finds the
 //! locks of its predecessor by them, and takes them. A directory that was copied, to this host or another, has not the place that its file states,
-//! and its addresses may be those of a daemon that runs: they count for nothing.
+//! and its addresses may be those of a daemon that runs: they count for nothing. A copy of the whole machine has the same place. So after a start of
+//! the machine a lock is taken only when the cluster has not heard of its owner for 30 s.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -20,7 +21,7 @@ use sluice_api::object::ObjectId;
 use sluice_config::{Host, RbdImage, Vm, Volume, VolumeSource};
 use sluice_io::ceph::{Cluster, ClusterSpec, ImageSpec};
 use sluice_io::source::owner::Owner;
-use sluice_io::source::rbd::{Locking, Rbd, RbdSpec};
+use sluice_io::source::rbd::{Former, Locking, Rbd, RbdSpec};
 use sluice_io::source::{Source, SourceError};
 
 use crate::failure::chain;
@@ -31,13 +32,19 @@ const CLIENTS: &str = "rbd-clients.json";
 const MODE: u32 = 0o600;
 /// Addresses that are kept of each VM. One is added by each start of the daemon.
 const KEPT_MAX: usize = 64;
+/// An attempt to connect that took this long has waited for monitors.
+const SLOW: Duration = Duration::from_secs(2);
 /// After a cluster has not answered, other connections to it fail at once for this time.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The connections of this host.
 pub(super) struct Clusters {
     keeps: Keeps,
+    /// Names the present boot of the machine.
+    boot: String,
     state: Mutex<State>,
+    /// Locked while a connection is made: a VM has one.
+    connecting: Mutex<()>,
 }
 
 /// Where the addresses of connections are.
@@ -45,7 +52,7 @@ enum Keeps {
     /// Nowhere: images are looked at, and their locks left alone.
     Looks,
     Nowhere,
-    /// In this file of the state directory, which has this name on this host and no copy of it has.
+    /// In this file of the state directory, which has this name on this machine.
     In {
         file: PathBuf,
         place: String,
@@ -56,22 +63,27 @@ enum Keeps {
 struct State {
     /// Connections by VM, cluster and user.
     live: BTreeMap<(String, PathBuf, String), Arc<Cluster>>,
-    /// Addresses by VM, the oldest first: those of earlier daemons, and those of `live`.
-    clients: BTreeMap<String, VecDeque<String>>,
-    /// Clusters that have not answered, and why.
-    failed: BTreeMap<PathBuf, (Instant, String)>,
+    /// Addresses by VM, the oldest first, each with the boot of the machine: those of earlier daemons, and those of this one.
+    clients: Clients,
+    /// Addresses of the connections that this daemon has made. One that was locked out may still be open.
+    made: BTreeSet<String>,
+    /// Clusters that have not answered, by configuration and user, and why.
+    failed: BTreeMap<(PathBuf, String), (Instant, String)>,
     /// Who has the lock of a volume that is out of service.
     owners: BTreeMap<ObjectId, Owner>,
     /// Volumes whose lock may be taken from this address.
     granted: BTreeMap<ObjectId, String>,
 }
 
+/// Addresses of connections and the boot of the machine in which they were made, by VM.
+type Clients = BTreeMap<String, VecDeque<(String, String)>>;
+
 /// The file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
     place: String,
-    clients: BTreeMap<String, VecDeque<String>>,
+    clients: Clients,
 }
 
 /// A volume in a cluster, as it is opened.
@@ -88,15 +100,23 @@ pub(super) struct Wanted<'a> {
 impl Clusters {
     /// Those of a daemon with this state directory.
     pub(super) fn of(folder: Option<&Path>) -> Clusters {
-        let Some(folder) = folder else { return Clusters { keeps: Keeps::Nowhere, state: Mutex::default() } };
-        let (file, place) = (folder.join(CLIENTS), place_of(folder));
-        let state = Mutex::new(State { clients: kept(&file, &place), ..State::default() });
-        Clusters { keeps: Keeps::In { file, place }, state }
+        let Some((folder, place)) = folder.and_then(|folder| Some((folder, place_of(folder)?))) else {
+            return Clusters::new(Keeps::Nowhere, Clients::new());
+        };
+        let file = folder.join(CLIENTS);
+        let clients = kept(&file, &place);
+        Clusters::new(Keeps::In { file, place }, clients)
+    }
+
+    fn new(keeps: Keeps, clients: Clients) -> Clusters {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        let state = Mutex::new(State { clients, ..State::default() });
+        Clusters { keeps, boot, state, connecting: Mutex::default() }
     }
 
     /// Those of a program that looks at images and serves none.
     pub(super) fn that_look() -> Clusters {
-        Clusters { keeps: Keeps::Looks, state: Mutex::default() }
+        Clusters::new(Keeps::Looks, Clients::new())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -128,7 +148,7 @@ impl Clusters {
         let opened = spec.open(&cluster);
         let mut state = self.lock();
         match &opened {
-            Err(SourceError::Locked { owner, .. }) => drop(state.owners.insert(name.clone(), owner.clone())),
+            Err(SourceError::Locked { owner, .. }) => drop(state.owners.insert(name.clone(), (**owner).clone())),
             _ => drop(state.owners.remove(name)),
         }
         if matches!(&opened, Err(SourceError::LockedOut { .. })) {
@@ -147,7 +167,8 @@ impl Clusters {
             .partition(|((vm, ..), _)| host.vms.get(vm).is_some_and(|vm| has_image(vm)));
         state.live = kept;
         if !left.is_empty() {
-            thread::spawn(move || drop(left));
+            // Without a thread it is done here.
+            let _ = thread::Builder::new().spawn(move || drop(left));
         }
     }
 
@@ -157,45 +178,61 @@ impl Clusters {
             return Locking::Look;
         }
         let mut state = self.lock();
-        let live: BTreeSet<String> = state.live.values().map(|live| live.address().to_owned()).collect();
-        let own = state.clients.get(name.parts().0).into_iter().flatten().filter(|one| !live.contains(*one)).cloned();
-        let own = own.collect();
+        let former = state.clients.get(name.parts().0).into_iter().flatten();
+        let former = former.filter(|(address, _)| !state.made.contains(address)).map(|(address, boot)| Former {
+            address: address.clone(),
+            is_of_this_boot: !boot.is_empty() && *boot == self.boot,
+        });
+        let (own, present) = (former.collect(), state.made.clone());
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Locking::Take { host, own, takes_over: state.granted.remove(name) }
+        Locking::Take { host, own, present, takes_over: state.granted.remove(name) }
     }
 
     /// Returns the connection of a VM, whose address is on the disk.
     fn connect(&self, vm: &str, ceph: &sluice_config::Ceph) -> Result<Arc<Cluster>, String> {
         let key = (vm.to_owned(), ceph.conf.clone(), ceph.user.clone());
+        let cluster_key = (ceph.conf.clone(), ceph.user.clone());
+        let _alone = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let state = self.lock();
             if let Some(cluster) = state.live.get(&key) {
                 return Ok(Arc::clone(cluster));
             }
-            if let Some((_, why)) = state.failed.get(&ceph.conf).filter(|(at, _)| at.elapsed() < PAUSE) {
+            if let Some((_, why)) = state.failed.get(&cluster_key).filter(|(at, _)| at.elapsed() < PAUSE) {
                 return Err(why.clone());
             }
         }
+        let began = Instant::now();
         let connected = Cluster::connect(&ClusterSpec { conf: ceph.conf.clone(), user: ceph.user.clone() });
         let mut state = self.lock();
         let cluster = match connected {
             Ok(cluster) => cluster,
             Err(why) => {
-                state.failed.insert(ceph.conf.clone(), (Instant::now(), why.clone()));
+                // Others would wait as long, one after the other.
+                if began.elapsed() >= SLOW {
+                    state.failed.insert(cluster_key, (Instant::now(), why.clone()));
+                }
                 return Err(why);
             }
         };
-        let clients = state.clients.entry(vm.to_owned()).or_default();
-        clients.push_back(cluster.address().to_owned());
+        let mut all = state.clients.clone();
+        let clients = all.entry(vm.to_owned()).or_default();
+        clients.push_back((cluster.address().to_owned(), self.boot.clone()));
         if clients.len() > KEPT_MAX {
             clients.pop_front();
         }
-        self.keep(&state.clients)?;
+        if let Err(why) = self.keep(&all) {
+            // The end of the connection takes as long as the cluster does.
+            drop(state);
+            return Err(why);
+        }
+        state.clients = all;
+        state.made.insert(cluster.address().to_owned());
         state.live.insert(key, Arc::clone(&cluster));
         Ok(cluster)
     }
 
-    fn keep(&self, clients: &BTreeMap<String, VecDeque<String>>) -> Result<(), String> {
+    fn keep(&self, clients: &Clients) -> Result<(), String> {
         let Keeps::In { file, place } = &self.keeps else { return Ok(()) };
         let kept = Kept { place: place.clone(), clients: clients.clone() };
         let text = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
@@ -208,21 +245,26 @@ impl Clusters {
         self.lock().owners.get(name).cloned()
     }
 
-    /// Lets the next attempt to open a volume take the lock from this address.
-    pub(super) fn grant(&self, name: &ObjectId, address: &str) {
-        self.lock().granted.insert(name.clone(), address.to_owned());
+    /// Lets the next attempt to open a volume take the lock from this address; `None`: not any more.
+    pub(super) fn grant(&self, name: &ObjectId, address: Option<&str>) {
+        let granted = &mut self.lock().granted;
+        match address {
+            Some(address) => drop(granted.insert(name.clone(), address.to_owned())),
+            None => drop(granted.remove(name)),
+        }
     }
 }
 
-/// Names a directory so that no copy of it has the same name.
-fn place_of(folder: &Path) -> String {
-    let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let inode = fs::metadata(folder).map_or(0, |found| found.ino());
-    format!("{} {inode}", machine.trim())
+/// Names a directory so that no copy of it on a machine has the same name; `None` if the machine has none itself.
+fn place_of(folder: &Path) -> Option<String> {
+    let machine = fs::read_to_string("/etc/machine-id").ok()?;
+    let machine = machine.trim();
+    let inode = fs::metadata(folder).ok()?.ino();
+    (!machine.is_empty()).then(|| format!("{machine} {inode}"))
 }
 
 /// Reads the addresses that an earlier daemon has kept here.
-fn kept(path: &Path, place: &str) -> BTreeMap<String, VecDeque<String>> {
+fn kept(path: &Path, place: &str) -> Clients {
     let read = match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return BTreeMap::new(),
         Err(error) => Err(error.to_string()),
@@ -256,7 +298,8 @@ mod tests {
     fn addresses_of_a_copied_state_directory_are_those_of_another_host() {
         let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let clusters = Clusters::of(Some(folder.path()));
-        let clients = BTreeMap::from([("db1".to_owned(), VecDeque::from(["10.0.0.1:0/7".to_owned()]))]);
+        let client = ("10.0.0.1:0/7".to_owned(), "boot".to_owned());
+        let clients = Clients::from([("db1".to_owned(), VecDeque::from([client]))]);
         clusters.keep(&clients).unwrap();
         assert_eq!(Clusters::of(Some(folder.path())).lock().clients, clients);
         fs::copy(folder.path().join(CLIENTS), copy.path().join(CLIENTS)).unwrap();

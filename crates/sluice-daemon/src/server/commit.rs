@@ -21,7 +21,10 @@ use super::objects::{stays, volume_of};
 use super::resizing::Resized;
 use super::stage::Staged;
 use super::tolerance::Tolerance;
-use super::{Absence, Done, Edits, RemovedVolume, Running, Server, ServerError, connections, nics, sockets, translate};
+use super::{
+    Absence, Done, Edits, LeftSource, RemovedVolume, Running, Server, ServerError, connections, nics, sockets,
+    translate,
+};
 use crate::pool::PoolExchange;
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
@@ -177,9 +180,15 @@ fn replace_served(
         let (store, _) = server.served.remove(&name).expect("it was there a moment ago");
         server.generations.remove(&name);
         let export = volume_of(&server.host, &name).map(|volume| &volume.export);
-        if let (Some(source), Some(export)) = (store.source(), export) {
+        let source = match &store {
+            StoreSpec::File(file) => Some(LeftSource::File(Arc::downgrade(&file.source))),
+            StoreSpec::Rbd(source) => Some(LeftSource::Image(Arc::downgrade(source))),
+            // Nothing is in flight where its connection has ended.
+            StoreSpec::Null | StoreSpec::Remote(_) => None,
+        };
+        if let (Some(source), Some(export)) = (source, export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
-            server.removed.push(RemovedVolume { socket, source: Arc::downgrade(source) });
+            server.removed.push(RemovedVolume { socket, source });
         }
         closing.push(store);
         changed.insert(name);

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use sluice_config::{Host, NicAccess, Protocol};
+use sluice_config::{Host, NicAccess, Protocol, VolumeSource};
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
 use sluice_io::shared_limit::CONNECTIONS_PER_SOCKET;
 
@@ -22,6 +22,8 @@ const BASE: u64 = 32;
 const PER_DEVICE: u64 = 3;
 /// Descriptors of a volume: its file, twice while its size changes.
 const PER_VOLUME: u64 = 2;
+/// Further descriptors of an image: those of its VM's connection to the cluster, with a few OSDs.
+const PER_IMAGE: u64 = 32;
 /// Descriptors of a connection with TLS beyond those of another one: the two ends between it and the data path.
 const PER_TLS: u64 = 2;
 /// Descriptors of a socket: the socket and its folder.
@@ -93,7 +95,10 @@ fn needed(host: &Host, sockets: u64) -> u64 {
         .sum();
     let (devices, volumes) = ((host.devices.len() + host.uplinks.len()) as u64, exports().count() as u64);
     let of_tls = host.nbd.tls.as_ref().map_or(0, |_| PER_TLS * u64::from(host.nbd.connections_max));
-    BASE + PER_DEVICE * devices + PER_VOLUME * volumes + PER_SOCKET * sockets + of_guests + of_nics + of_tls
+    let images = host.vms.values().flat_map(|vm| vm.volumes.values());
+    let images = images.filter(|volume| matches!(volume.source, VolumeSource::Rbd(_))).count() as u64;
+    let of_sources = PER_VOLUME * volumes + PER_IMAGE * images;
+    BASE + PER_DEVICE * devices + of_sources + PER_SOCKET * sockets + of_guests + of_nics + of_tls
 }
 
 #[cfg(test)]

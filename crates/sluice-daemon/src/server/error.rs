@@ -248,7 +248,11 @@ impl ServerError {
 
     /// Whether another process holds the bytes or the socket of a volume at the moment.
     pub fn is_busy(&self) -> bool {
-        matches!(self, ServerError::Volume { source: SourceError::Busy { .. }, .. } | ServerError::RemovedVolume { .. })
+        matches!(
+            self,
+            ServerError::Volume { source: SourceError::Busy { .. } | SourceError::Closing { .. }, .. }
+                | ServerError::RemovedVolume { .. }
+        )
     }
 }
 

@@ -19,6 +19,7 @@ use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
+use sluice_io::source::rbd::Rbd;
 use sluice_io::source::{Facts, Source};
 use sluice_io::store::delay::ModelMaker;
 use sluice_io::vhost_user::counts::Counts;
@@ -147,12 +148,21 @@ pub struct ClaimOf {
 struct RemovedVolume {
     /// The socket of its VMM.
     socket: Option<PathBuf>,
-    source: Weak<Source>,
+    source: LeftSource,
+}
+
+/// The source of a removed volume, as long as an operation may use it.
+enum LeftSource {
+    File(Weak<Source>),
+    Image(Weak<Source<Rbd>>),
 }
 
 impl RemovedVolume {
     fn has_ended(&self) -> bool {
-        self.source.strong_count() == 0
+        match &self.source {
+            LeftSource::File(source) => source.strong_count() == 0,
+            LeftSource::Image(source) => source.strong_count() == 0,
+        }
     }
 }
 

@@ -45,8 +45,8 @@ impl Server {
         self.clusters.owner(name).filter(|_| self.absent.is_out(name))
     }
 
-    /// Lets the next retry of a volume take the lock of its image from the client with this address.
-    pub fn grant_lock(&self, name: &ObjectId, address: &str) {
+    /// Lets the next retry of a volume take the lock of its image from the client with this address; `None`: not any more.
+    pub fn grant_lock(&self, name: &ObjectId, address: Option<&str>) {
         self.clusters.grant(name, address);
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Resized {
     undo: Undo,
 }
 
-/// What is undone of a change of size that does not come into force. No client knows of a part that is cut off.
+/// What is undone of a change of size that does not come into force. No client knows of a part of a file that is cut off.
 enum Undo {
     Nothing,
     /// The lock past the end; and the length, if the file was extended.
@@ -50,10 +50,6 @@ enum Undo {
         is: Arc<Source>,
         to_be: Arc<Source>,
         before_bytes: Option<u64>,
-    },
-    Image {
-        is: Arc<Source<Rbd>>,
-        before_bytes: u64,
     },
 }
 
@@ -73,11 +69,6 @@ impl Drop for Resized {
         match &self.undo {
             Undo::Nothing => {}
             Undo::File { is, to_be, before_bytes } => undo_file(is, to_be, *before_bytes),
-            Undo::Image { is, before_bytes } => {
-                if let Err(error) = is.kind().resize(*before_bytes) {
-                    tracing::error!(image = is.name(), %error, "Cannot truncate an image to its previous size");
-                }
-            }
         }
     }
 }
@@ -131,17 +122,12 @@ impl Resizing {
 
     fn resize_image(&self, source: &Arc<Source<Rbd>>) -> Result<Resized, SourceError> {
         let failed = |error: &CephError| SourceError::Remote { name: source.name().to_owned(), why: error.to_string() };
-        let before = match self.size.filter(|_| self.extends) {
-            Some(bytes) => source.kind().extend(bytes).map_err(|error| failed(&error))?,
-            None => None,
-        };
-        let undo = match before {
-            Some(before_bytes) => Undo::Image { is: Arc::clone(source), before_bytes },
-            None => Undo::Nothing,
-        };
-        let mut resized = Resized { store: StoreSpec::Rbd(Arc::clone(source)), undo };
-        resized.store = StoreSpec::Rbd(Arc::new(Rbd::resized(source, self.size)?));
-        Ok(resized)
+        // It is not cut again if the size does not come into force: another attempt may rely on it by then, and a longer image does no harm.
+        if let Some(bytes) = self.size.filter(|_| self.extends) {
+            source.kind().extend(bytes).map_err(|error| failed(&error))?;
+        }
+        let store = StoreSpec::Rbd(Arc::new(Rbd::resized(source, self.size)?));
+        Ok(Resized { store, undo: Undo::Nothing })
     }
 }
 

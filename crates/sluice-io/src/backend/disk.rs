@@ -100,6 +100,7 @@ impl Backend {
         let stores = self.store.stores_mut();
         match result {
             BlockingResult::Dial { volume, result } => stores.remote.dialled(&mut context, volume, result),
+            BlockingResult::ImageSize { volume, size } => stores.rbd.resized(volume, size),
             result => stores.file.job_done(&mut context, result),
         }
     }

@@ -10,14 +10,19 @@ use std::time::Duration;
 use super::library::{self, Handle, Library};
 use super::{CephError, check, text};
 
-/// Settings of every connection. Without a cache a write ends when the cluster has it; the others bound how long an attempt to connect takes, and
-/// say that nobody is locked out by the way.
-const SETTINGS: [(&str, &str); 7] = [
+/// Options without which no image is served. Without a cache a write ends when the cluster has it, calls that do not block may be made by a thread
+/// that serves others, and data that a guest changes while it is sent is copied before.
+pub(super) const NEEDED: [(&str, &str); 4] = [
     ("rbd_cache", "false"),
     ("rbd_persistent_cache_mode", "disabled"),
-    ("rbd_blocklist_on_break_lock", "false"),
     ("rbd_non_blocking_aio", "true"),
-    ("client_mount_timeout", "10"),
+    ("rbd_disable_zero_copy_writes", "true"),
+];
+/// Further options of every connection: how long the monitors may be silent, in seconds, and that a client whose lock librbd takes is locked out.
+const SETTINGS: [(&str, &str); 5] = [
+    ("rbd_blocklist_on_break_lock", "true"),
+    ("client_mount_timeout", "4"),
+    ("rados_mon_op_timeout", "4"),
     ("log_to_stderr", "false"),
     ("admin_socket", ""),
 ];
@@ -59,7 +64,7 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Cluster {
-    /// Connects. May take 10 s.
+    /// Connects. May take 4 s.
     ///
     /// # Errors
     /// Why not, for people.
@@ -75,7 +80,7 @@ impl Cluster {
         // SAFETY: the handle is that of a cluster that is not connected, and the text outlives the call.
         let read = unsafe { (library.rados_conf_read_file)(handle, conf.as_ptr()) };
         check(read, || format!("{} cannot be read", spec.conf.display())).map_err(failed)?;
-        SETTINGS.iter().for_each(|(option, value)| cluster.set(option, value));
+        NEEDED.iter().chain(&SETTINGS).for_each(|(option, value)| cluster.set(option, value));
         // SAFETY: as above.
         let connected = unsafe { (library.rados_connect)(handle) };
         check(connected, || "no connection to the cluster".to_owned()).map_err(|error| refused(&error, spec))?;
@@ -197,7 +202,7 @@ fn refused(error: &CephError, spec: &ClusterSpec) -> String {
                 spec.user
             )
         }
-        libc::ETIMEDOUT => format!("{error}: no monitor of {conf} has answered for 10 s"),
+        libc::ETIMEDOUT => format!("{error}: no monitor of {conf} has answered for 4 s"),
         _ => error.to_string(),
     }
 }

@@ -14,13 +14,14 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::cluster::{Cluster, Pool};
-use super::library::{ConfigOption, Handle, Library};
+use super::cluster::{Cluster, NEEDED, Pool};
+use super::library::{ConfigOption, Handle, Library, Watcher};
+use super::parts::{Objects, Parts, differs};
 use super::{CephError, check, text};
 use crate::source::{Allocation, ByteRange, Span};
 use crate::store::{Memory, OpIndex};
@@ -29,11 +30,14 @@ use crate::store::{Memory, OpIndex};
 const EXCLUSIVE: c_int = 0;
 /// Bits of an image's features.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
-const OBJECT_MAP: u64 = 1 << 3;
+/// The library knows which objects exist without asking for them.
+const FAST_DIFF: u64 = 1 << 4;
 /// Zeroes stay allocated.
 const THICK: c_int = 1;
 /// Maximum number of options of an image that are read.
 const OPTIONS_MAX: usize = 256;
+/// Maximum number of watchers of an image that are read.
+const WATCHERS_MAX: usize = 64;
 /// Length of buffers for short texts.
 const TEXT_LEN: usize = 4096;
 
@@ -73,6 +77,8 @@ pub struct Image {
     name: String,
     inbox: Arc<Inbox>,
     objects: Option<Objects>,
+    /// Number of its watch.
+    watch: Option<u64>,
 }
 
 // SAFETY: librbd documents that any thread may use an image, several at the same time.
@@ -87,6 +93,8 @@ struct Inbox {
     ended: OwnedFd,
     /// Signalled when the last one has ended, after [`Image::leave`].
     quiet: OwnedFd,
+    /// Whether the image has changed, perhaps its size, since [`Image::has_changed`] was asked.
+    changed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -107,17 +115,10 @@ struct Ticket {
     op: OpIndex,
 }
 
-/// Parts of an image that have objects. Only known of images with an object map, by which librbd answers reads where no object is.
-struct Objects {
-    /// Length of a part in bytes: that of an object, unless the image was made with another one.
-    length: u64,
-    bits: Vec<AtomicU64>,
-}
-
 impl Inbox {
     fn new() -> std::io::Result<Inbox> {
         let fd = || eventfd(0, EventfdFlags::CLOEXEC);
-        Ok(Inbox { state: Mutex::default(), ended: fd()?, quiet: fd()? })
+        Ok(Inbox { state: Mutex::default(), ended: fd()?, quiet: fd()?, changed: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,6 +157,13 @@ unsafe extern "C" fn ended(completion: Handle, ticket: *mut c_void) {
     inbox.end(generation, op, result as i64);
 }
 
+/// Called by librbd in one of its threads when an image has changed.
+unsafe extern "C" fn changed(inbox: *mut c_void) {
+    // SAFETY: the pointer is that of the inbox of an image that is watched, which stays until the watch has ended.
+    let inbox = unsafe { &*inbox.cast::<Inbox>() };
+    inbox.changed.store(true, Ordering::Relaxed);
+}
+
 impl Image {
     /// Opens an image.
     ///
@@ -178,8 +186,10 @@ impl Image {
             libc::EPERM | libc::EACCES => format!("the user needs the caps `profile rbd` for the image {spec}"),
             _ => format!("the image {spec}"),
         })?;
-        let image = Image { pool, handle, name: spec.image.clone(), inbox: Arc::new(inbox), objects: None };
+        let inbox = Arc::new(inbox);
+        let mut image = Image { pool, handle, name: spec.image.clone(), inbox, objects: None, watch: None };
         image.check_cache(spec)?;
+        image.watch()?;
         Ok(image)
     }
 
@@ -224,8 +234,12 @@ impl Image {
         check(resized, || format!("another size of the image {}", self.name)).map(drop)
     }
 
+    fn features(&self) -> Result<u64, CephError> {
+        self.number(self.library().rbd_get_features, "the features")
+    }
+
     fn has(&self, feature: u64) -> bool {
-        self.number(self.library().rbd_get_features, "the features").is_ok_and(|features| features & feature != 0)
+        self.features().is_ok_and(|features| features & feature != 0)
     }
 
     /// Returns the identity of the image: that of its disk under the kernel's client.
@@ -265,24 +279,22 @@ impl Image {
         Ok(read)
     }
 
-    /// Refuses an image that has a cache, which its pool or the image itself has switched on.
+    /// Refuses an image that has a cache, or another option that it must not have, by its pool or by itself.
     fn check_cache(&self, spec: &ImageSpec) -> Result<(), CephError> {
         let options = self.options()?;
-        let is_off = |(name, value): &&(String, String)| match name.as_str() {
-            "rbd_cache" => value == "false",
-            "rbd_persistent_cache_mode" => value == "disabled",
-            _ => true,
-        };
-        match options.iter().find(|option| !is_off(option)) {
+        let is_other =
+            |(name, value): &&(String, String)| NEEDED.iter().any(|(needed, wanted)| needed == name && wanted != value);
+        let wrong = |what: String| Err(CephError { errno: libc::EINVAL, what });
+        match options.iter().find(is_other) {
+            Some((name, value)) => wrong(format!(
+                "the image has {name} = {value}, with which it cannot be served: remove it with `rbd config image rm {spec} {name}`, or from the pool \
+                 with `rbd config pool rm {} {name}`",
+                spec.pool
+            )),
+            None if options.iter().all(|(name, _)| name != NEEDED[0].0) => {
+                wrong(format!("librbd does not say whether the image {spec} has a cache"))
+            }
             None => Ok(()),
-            Some((name, value)) => Err(CephError {
-                errno: libc::EINVAL,
-                what: format!(
-                    "the image has {name} = {value}, which lets writes end before the cluster has them: remove it with `rbd config image rm {spec} \
-                 {name}`, or from the pool with `rbd config pool rm {} {name}`",
-                    spec.pool
-                ),
-            }),
         }
     }
 
@@ -291,7 +303,7 @@ impl Image {
     /// # Errors
     /// `EROFS`: another client has it. Others: the image has no such lock, or the cluster does not answer.
     pub fn lock(&self) -> Result<(), CephError> {
-        if !self.has(EXCLUSIVE_LOCK) {
+        if self.features()? & EXCLUSIVE_LOCK == 0 {
             let what = format!("the image {} has not the feature exclusive-lock", self.name);
             return Err(CephError { what, errno: libc::EOPNOTSUPP });
         }
@@ -321,7 +333,25 @@ impl Image {
         Ok(Some(address))
     }
 
-    /// Takes the lock away from a client, which was locked out of the cluster before: otherwise it goes on to write.
+    /// Whether a client with this address has the image open, or had within the last 30 s. If the cluster does not tell, one has.
+    pub(crate) fn is_watched_by(&self, address: &str) -> bool {
+        let (mut watchers, mut count): (Vec<Watcher>, usize) = (Vec::with_capacity(WATCHERS_MAX), WATCHERS_MAX);
+        // SAFETY: the image is open, and there is memory for as many watchers as the call is told.
+        let listed = unsafe { (self.library().rbd_watchers_list)(self.handle, watchers.as_mut_ptr(), &raw mut count) };
+        if listed < 0 {
+            return true;
+        }
+        // SAFETY: the call has filled in as many.
+        unsafe { watchers.set_len(count.min(WATCHERS_MAX)) };
+        // SAFETY: each watcher has a text until the list is cleaned up.
+        let is_it = |watcher: &Watcher| unsafe { CStr::from_ptr(watcher.address) }.to_string_lossy() == address;
+        let found = watchers.iter().any(is_it);
+        // SAFETY: the list is that of the call above, and nothing refers to its texts any more.
+        unsafe { (self.library().rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), watchers.len()) };
+        found
+    }
+
+    /// Takes the lock away from a client, which is locked out of the cluster before.
     ///
     /// # Errors
     /// The cluster does not answer. That the client has it no more is none.
@@ -362,6 +392,22 @@ impl Image {
         // SAFETY: the image is open, and the texts outlive the call.
         let set = unsafe { (self.library().rbd_metadata_set)(self.handle, key.as_ptr(), value.as_ptr()) };
         check(set, || format!("the metadata of the image {}", self.name)).map(drop)
+    }
+
+    /// Begins to be told of changes of the image.
+    fn watch(&mut self) -> Result<(), CephError> {
+        let mut number = 0;
+        let to = Arc::as_ptr(&self.inbox).cast_mut().cast();
+        // SAFETY: the image is open, and what the callback refers to outlives the watch, which ends before the image.
+        let watched = unsafe { (self.library().rbd_update_watch)(self.handle, &raw mut number, changed, to) };
+        check(watched, || format!("changes of the image {}", self.name))?;
+        self.watch = Some(number);
+        Ok(())
+    }
+
+    /// Whether the image has changed since this was asked before.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.inbox.changed.load(Ordering::Relaxed) && self.inbox.changed.swap(false, Ordering::Relaxed)
     }
 
     // ---- Operations ----
@@ -462,8 +508,8 @@ impl Image {
 
     /// Finds the parts of a range that hold data. May take as long as the cluster does.
     pub(crate) fn allocation(&self, range: ByteRange, spans_max: usize) -> Vec<Span> {
-        let mut found = Parts { next: range.offset, end: range.end(), spans: Vec::new(), spans_max };
-        if self.each_part(range, false, &mut found).is_err() {
+        let mut found = Parts::new(range, spans_max);
+        if self.each_part(range, self.has(FAST_DIFF), &mut found).is_err() {
             return vec![Span { length: range.length, kind: Allocation::Data }];
         }
         found.until(range.end(), Allocation::Hole);
@@ -488,7 +534,10 @@ impl Image {
                 to,
             )
         };
-        check(walked, || format!("the parts of the image {}", self.name)).map(drop)
+        match walked {
+            _ if part.is_full => Ok(()),
+            walked => check(walked, || format!("the parts of the image {}", self.name)).map(drop),
+        }
     }
 
     /// Finds out which objects exist, if the library answers reads of others by itself. To be called with the lock: librbd takes it for this, and from
@@ -498,24 +547,16 @@ impl Image {
     }
 
     fn find_objects(&self) -> Option<Objects> {
-        const OBJECT: u64 = 4 << 20;
-        if !self.has(OBJECT_MAP) {
+        let number = |get| self.number(get, "the layout").ok();
+        // Without fast-diff the library would ask for each object. Striped data are in other objects than their offsets say.
+        if !self.has(FAST_DIFF) || number(self.library().rbd_get_stripe_count)? != 1 {
             return None;
         }
-        let size = self.size_bytes().ok()?;
-        let mut parts = Parts { next: 0, end: size, spans: Vec::new(), spans_max: usize::MAX };
+        let (size, length) = (self.size_bytes().ok()?, number(self.library().rbd_get_stripe_unit)?.max(1));
+        let mut parts = Parts::new(ByteRange::new(0, size), usize::MAX);
         self.each_part(ByteRange::new(0, size), true, &mut parts).ok()?;
         parts.until(size, Allocation::Hole);
-        let count = size.div_ceil(OBJECT).div_ceil(64);
-        let objects = Objects { length: OBJECT, bits: (0..count).map(|_| AtomicU64::new(0)).collect() };
-        let mut at = 0;
-        for Span { length, kind } in parts.spans {
-            if kind == Allocation::Data {
-                objects.note(ByteRange::new(at, length));
-            }
-            at += length;
-        }
-        Some(objects)
+        Some(Objects::of(size, length, &parts.spans))
     }
 
     /// Notes that a range was written.
@@ -539,94 +580,18 @@ impl fmt::Debug for Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        if let Some(watch) = self.watch {
+            // SAFETY: the watch is one of this image, and its callback is not called any more when this returns.
+            unsafe { (self.library().rbd_update_unwatch)(self.handle, watch) };
+        }
         // SAFETY: nothing uses the image any more: who starts operations holds a reference, and the library waits for those in flight.
         unsafe { (self.library().rbd_close)(self.handle) };
-    }
-}
-
-/// Parts of an image that are found one after the other.
-struct Parts {
-    next: u64,
-    end: u64,
-    spans: Vec<Span>,
-    spans_max: usize,
-}
-
-impl Parts {
-    /// Adds a part from where the last one has ended.
-    fn until(&mut self, end: u64, kind: Allocation) {
-        let length = end.min(self.end).saturating_sub(self.next);
-        let is_full = self.spans.len() >= self.spans_max;
-        match self.spans.last_mut() {
-            _ if length == 0 => return,
-            Some(last) if last.kind == kind => last.length += length,
-            _ if is_full => return,
-            _ => self.spans.push(Span { length, kind }),
-        }
-        self.next += length;
-    }
-}
-
-/// Called by librbd for each part that holds data, in order, in the thread that has asked.
-unsafe extern "C" fn differs(offset: u64, length: usize, exists: c_int, parts: *mut c_void) -> c_int {
-    // SAFETY: the pointer is that of the parts that were given to the call, which nothing else uses meanwhile.
-    let parts = unsafe { &mut *parts.cast::<Parts>() };
-    let kind = if exists == 0 { Allocation::Hole } else { Allocation::Data };
-    parts.until(offset, Allocation::Hole);
-    parts.until(offset.saturating_add(length as u64), kind);
-    0
-}
-
-impl Objects {
-    /// Returns the word and the bit of each part that a range touches; no word for what the image had not when it was opened.
-    fn each(&self, range: ByteRange) -> impl Iterator<Item = (Option<&AtomicU64>, u64)> {
-        let last = range.end().saturating_sub(1).max(range.offset);
-        let parts = range.offset / self.length..=last / self.length;
-        parts.map(|part| (self.bits.get((part / 64) as usize), 1 << (part % 64)))
-    }
-
-    fn note(&self, range: ByteRange) {
-        for (word, bit) in self.each(range) {
-            if let Some(word) = word.filter(|word| word.load(Ordering::Relaxed) & bit == 0) {
-                word.fetch_or(bit, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn hold(&self, range: ByteRange) -> bool {
-        self.each(range).any(|(word, bit)| word.is_none_or(|word| word.load(Ordering::Relaxed) & bit != 0))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_object_exists_from_the_first_write_to_it() {
-        let objects = Objects { length: 4096, bits: (0..2).map(|_| AtomicU64::new(0)).collect() };
-        let range = ByteRange::new;
-        objects.note(range(65 * 4096, 1));
-        assert!(objects.hold(range(65 * 4096 + 100, 10)) && objects.hold(range(64 * 4096, 4097)));
-        assert!(!objects.hold(range(64 * 4096, 4096)) && !objects.hold(range(0, 64 * 4096)));
-        objects.note(range(4095, 2));
-        assert!(objects.hold(range(0, 1)) && objects.hold(range(4096, 1)) && !objects.hold(range(8192, 1)));
-        assert!(objects.hold(range(1 << 40, 1)), "the image has grown");
-    }
-
-    #[test]
-    fn parts_are_whole_and_in_order_whatever_the_library_leaves_out() {
-        let mut parts = Parts { next: 100, end: 200, spans: Vec::new(), spans_max: 3 };
-        // SAFETY: nothing else uses the parts meanwhile.
-        let mut tell = |offset, length, exists| unsafe { differs(offset, length, exists, (&raw mut parts).cast()) };
-        tell(90, 20, 1);
-        tell(110, 10, 1);
-        tell(150, 10, 0);
-        tell(160, 100, 1);
-        parts.until(200, Allocation::Hole);
-        let spans: Vec<_> = parts.spans.iter().map(|span| (span.length, span.kind)).collect();
-        assert_eq!(spans, [(20, Allocation::Data), (40, Allocation::Hole), (40, Allocation::Data)]);
-    }
 
     #[test]
     fn a_device_thread_that_leaves_is_told_when_the_last_operation_ends_and_the_next_one_forgets_it() {

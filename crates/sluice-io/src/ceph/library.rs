@@ -10,6 +10,8 @@ const SINCE: &str = "Ceph 16";
 pub(super) type Handle = *mut c_void;
 /// Called in a thread of librbd when an operation has ended.
 pub(super) type Ended = unsafe extern "C" fn(Handle, *mut c_void);
+/// Called in a thread of librbd when an image has changed.
+pub(super) type Changed = unsafe extern "C" fn(*mut c_void);
 /// Called for each part of an image that differs: offset, length, whether it exists.
 pub(super) type Differs = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
@@ -19,6 +21,14 @@ pub(super) struct ConfigOption {
     pub(super) name: *mut c_char,
     pub(super) value: *mut c_char,
     pub(super) source: c_int,
+}
+
+/// A client that has an image open, as librbd lists it.
+#[repr(C)]
+pub(super) struct Watcher {
+    pub(super) address: *mut c_char,
+    pub(super) id: i64,
+    pub(super) cookie: u64,
 }
 
 /// Defines [`Library`] from the list of libraries: file name, Debian package, functions with their types.
@@ -67,6 +77,12 @@ libraries! {
         fn rbd_close(Handle) -> c_int;
         fn rbd_resize(Handle, u64) -> c_int;
         fn rbd_get_size(Handle, *mut u64) -> c_int;
+        fn rbd_get_stripe_unit(Handle, *mut u64) -> c_int;
+        fn rbd_get_stripe_count(Handle, *mut u64) -> c_int;
+        fn rbd_update_watch(Handle, *mut u64, Changed, *mut c_void) -> c_int;
+        fn rbd_update_unwatch(Handle, u64) -> c_int;
+        fn rbd_watchers_list(Handle, *mut Watcher, *mut usize) -> c_int;
+        fn rbd_watchers_list_cleanup(*mut Watcher, usize);
         fn rbd_get_features(Handle, *mut u64) -> c_int;
         fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;
         fn rbd_config_image_list(Handle, *mut ConfigOption, *mut c_int) -> c_int;

@@ -5,6 +5,7 @@
 //! | `library` | the functions of librados and librbd that are called, found when they are first needed |
 //! | `cluster` | a connection: who it is, whom it locks out |
 //! | `image` | an open image: its size, its lock, its operations |
+//! | `parts` | the parts of an image that hold data |
 //!
 //! The program is not linked to these libraries, and hosts without Ceph do not need them. They start threads of their own, which do the work of
 //! requests and report their ends. They are never unloaded, because those threads may still run in them.
@@ -14,6 +15,7 @@
 pub mod cluster;
 pub mod image;
 mod library;
+mod parts;
 
 pub use cluster::{Cluster, ClusterSpec};
 pub use image::{Image, ImageSpec};

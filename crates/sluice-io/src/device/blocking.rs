@@ -132,6 +132,9 @@ fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox<Dis
             BlockingJob::Dial { volume, source } => {
                 BlockingResult::Dial { volume, result: source.kind().connect_again() }
             }
+            BlockingJob::ImageSize { volume, source } => {
+                BlockingResult::ImageSize { volume, size: source.kind().image.size_bytes().ok() }
+            }
             #[cfg(test)]
             BlockingJob::Hang(until) => {
                 let _ = until.recv();

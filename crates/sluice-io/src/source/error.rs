@@ -58,7 +58,11 @@ pub enum SourceError {
 
     /// Another client has the lock of its image.
     #[error("Volume {name}: {owner}; if that host is down, or is to lose the volume, `sluice takeover` takes the lock")]
-    Locked { name: String, owner: Owner },
+    Locked { name: String, owner: Box<Owner> },
+
+    /// This daemon itself has not closed its image yet.
+    #[error("Volume {name} is still being closed: try again when that is done")]
+    Closing { name: String },
 
     /// The cluster has locked out this host's connection for the VM.
     #[error("Volume {name}: another host has taken it over: the cluster has locked the connection out")]

@@ -33,10 +33,10 @@ impl Owner {
     /// The cluster does not answer.
     pub fn of(image: &Image) -> Result<Option<Owner>, CephError> {
         let Some(address) = image.owner()? else { return Ok(None) };
-        let note = image.note(OWNER_KEY)?;
+        let note = image.note(OWNER_KEY).ok().flatten();
         // An earlier owner has left its note.
         let host = note.and_then(|note| {
-            let (since, host) = note.strip_prefix(&address)?.trim_start().split_once(' ')?;
+            let (since, host) = note.strip_prefix(&address)?.strip_prefix(' ')?.split_once(' ')?;
             Some((host.to_owned(), UNIX_EPOCH.checked_add(Duration::from_secs(since.parse().ok()?))?))
         });
         Ok(Some(Owner { address, host }))

@@ -3,6 +3,7 @@
 //! The connections of a host that were not closed are its own to lock out: a daemon that was killed still has the lock, and what it sent last may
 //! still arrive. Connections of others are locked out by `sluice takeover` alone.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +19,8 @@ use crate::ceph::{CephError, Cluster, Image, ImageSpec};
 
 /// Block size of the guest's disk, unless it is stated.
 const SECTOR: u32 = 512;
-/// A connection that was taken the lock of is locked out for a year: a host that was frozen may wake up late.
-const OUT_OF_OTHER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The same of an own connection, whose process has ended.
-const OUT_OF_OWN: Duration = Duration::from_secs(3600);
+/// Time for which a connection is locked out whose lock is taken: a host that was frozen may wake up late.
+const OUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// An image, as the control plane states it.
 pub struct RbdSpec {
@@ -37,6 +36,15 @@ pub struct RbdSpec {
     pub locking: Locking,
 }
 
+/// A connection of an earlier daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Former {
+    pub address: String,
+    /// Whether this host has not been started again since. Otherwise the connection may be that of the host of which this one is a copy, and counts
+    /// as own when it has been silent for so long that the cluster has noticed.
+    pub is_of_this_boot: bool,
+}
+
 /// What is done about the lock of an image that is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Locking {
@@ -45,8 +53,10 @@ pub enum Locking {
     Take {
         /// Names this host to others.
         host: String,
-        /// Addresses of this host's connections for the VM that have ended.
-        own: Vec<String>,
+        /// Connections that earlier daemons of this state directory had for the VM.
+        own: Vec<Former>,
+        /// Addresses of the connections that this daemon has made.
+        present: BTreeSet<String>,
         /// Address of the connection whose lock is taken away.
         takes_over: Option<String>,
     },
@@ -58,6 +68,21 @@ pub struct Rbd {
     pub(crate) image: Arc<Image>,
     pub(crate) unmaps: bool,
     limits: Vec<(String, String)>,
+}
+
+/// The owner of a lock.
+enum Whose {
+    /// This daemon, which has not closed the image yet.
+    Present,
+    /// An earlier daemon of this host, or the client that is to lose it.
+    Taken,
+    Other,
+}
+
+impl Former {
+    fn is_own(&self, image: &Image, address: &str) -> bool {
+        self.address == address && (self.is_of_this_boot || !image.is_watched_by(address))
+    }
 }
 
 impl RbdSpec {
@@ -72,9 +97,18 @@ impl RbdSpec {
         match &self.locking {
             _ if self.image.read_only => {}
             Locking::Look => self.look(&image)?,
-            Locking::Take { host, own, takes_over } => self.lock(cluster, &image, host, (own, takes_over.as_ref()))?,
+            Locking::Take { host, own, present, takes_over } => {
+                let whose = |address: &str| match () {
+                    () if present.contains(address) => Whose::Present,
+                    () if takes_over.as_deref() == Some(address) => Whose::Taken,
+                    () if own.iter().any(|former| former.is_own(&image, address)) => Whose::Taken,
+                    () => Whose::Other,
+                };
+                self.lock(&image, host, &whose)?;
+            }
         }
-        if self.locking != Locking::Look {
+        // The library uses what it knows only while it has the lock.
+        if self.locking != Locking::Look && !self.image.read_only {
             image.look_for_objects();
         }
         let options = image.options().map_err(told)?;
@@ -109,19 +143,13 @@ impl RbdSpec {
     fn look(&self, image: &Image) -> Result<(), SourceError> {
         match Owner::of(image) {
             Ok(None) => Ok(()),
-            Ok(Some(owner)) => Err(SourceError::Locked { name: self.name.clone(), owner }),
+            Ok(Some(owner)) => Err(SourceError::Locked { name: self.name.clone(), owner: Box::new(owner) }),
             Err(error) => Err(self.failed(&error)),
         }
     }
 
     /// Takes the lock: that of nobody, of an own connection that has ended, or of the one that is to be taken over.
-    fn lock(
-        &self,
-        cluster: &Cluster,
-        image: &Image,
-        host: &str,
-        (own, takes_over): (&[String], Option<&String>),
-    ) -> Result<(), SourceError> {
+    fn lock(&self, image: &Image, host: &str, whose: &dyn Fn(&str) -> Whose) -> Result<(), SourceError> {
         let failed = |why: String| SourceError::Remote { name: self.name.clone(), why };
         let told = |error: CephError| self.failed(&error);
         let refused = |error: CephError| match error.errno {
@@ -133,13 +161,15 @@ impl RbdSpec {
         };
         // librbd would wait until an owner that is dead has been silent for 30 s, and take its lock then, also that of another host.
         if let Some(owner) = Owner::of(image).map_err(told)? {
-            let time = match &owner.address {
-                address if own.contains(address) => OUT_OF_OWN,
-                address if takes_over == Some(address) => OUT_OF_OTHER,
-                _ => return Err(SourceError::Locked { name: self.name.clone(), owner }),
-            };
-            cluster.lock_out(&owner.address, time).map_err(told)?;
+            let name = self.name.clone();
+            match whose(&owner.address) {
+                Whose::Present => return Err(SourceError::Closing { name }),
+                Whose::Other => return Err(SourceError::Locked { name, owner: Box::new(owner) }),
+                Whose::Taken => {}
+            }
+            // librbd locks it out before, but for an hour only, which counts from then.
             image.break_lock(&owner.address).map_err(told)?;
+            image.cluster().lock_out(&owner.address, OUT).map_err(told)?;
         }
         image.lock().map_err(refused)?;
         Owner::sign(image, host).map_err(told)
@@ -165,16 +195,15 @@ fn size_of(name: &str, image: &Image, length: Option<u64>, block_size: u32) -> R
 }
 
 impl Rbd {
-    /// Extends the image so that a volume of it can have `length` bytes. Returns its previous size, if it was shorter.
+    /// Extends the image so that a volume of it can have `length` bytes. A longer one stays as it is.
     ///
     /// # Errors
     /// The cluster does not do it.
-    pub fn extend(&self, length: u64) -> Result<Option<u64>, CephError> {
-        let before = self.image.size_bytes()?;
-        if before >= length {
-            return Ok(None);
+    pub fn extend(&self, length: u64) -> Result<(), CephError> {
+        match self.image.size_bytes()? >= length {
+            true => Ok(()),
+            false => self.image.resize(length),
         }
-        self.resize(length).map(|()| Some(before))
     }
 
     /// Returns the same volume with another length; `None`: up to the present end of the image.
@@ -184,14 +213,6 @@ impl Rbd {
     pub fn resized(of: &Source<Rbd>, length: Option<u64>) -> Result<Source<Rbd>, SourceError> {
         let size_bytes = size_of(&of.name, &of.kind.image, length, of.block_size)?;
         Ok(Source { facts: Facts { size_bytes, ..of.facts.clone() }, kind: of.kind.clone() })
-    }
-
-    /// Gives the image another size. What is past its end then is lost.
-    ///
-    /// # Errors
-    /// The cluster does not do it.
-    pub fn resize(&self, bytes: u64) -> Result<(), CephError> {
-        self.image.resize(bytes)
     }
 
     /// Returns the limits that librbd puts on the image, by the names of their options: what is promised of it does not hold above them.

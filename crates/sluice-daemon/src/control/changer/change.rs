@@ -557,6 +557,11 @@ impl Kind {
     pub(super) fn purpose(&self) -> Purpose {
         match self {
             Kind::Start(_) => Purpose::Start,
+            // No retry runs beside it.
+            Kind::Request(Request::Takeover { target, .. }, _) if target.contains('/') => {
+                let (vm, volume) = target.split_once('/').unwrap_or_default();
+                Purpose::Retry(ObjectId::volume(vm, volume))
+            }
             Kind::Request(..) | Kind::Reload(_) => Purpose::Change,
             Kind::Retry(name) => Purpose::Retry(name.clone()),
             Kind::Expiry(names) => Purpose::Expiry(names.clone()),

@@ -31,8 +31,11 @@ pub(super) async fn take_over(
         let error = format!("The lock of {target} is not that of {from}, but of {}", owner.address);
         return Err(Refused::Reply(Reply::failed(Code::Refused, error)));
     }
-    shared.in_force.borrow().server.grant_lock(&name, from);
-    make(shared, &Kind::Retry(name.clone()), later).await?;
+    shared.in_force.borrow().server.grant_lock(&name, Some(from));
+    let made = make(shared, &Kind::Retry(name.clone()), later).await;
+    // What was refused now must not be done by a retry later.
+    shared.in_force.borrow().server.grant_lock(&name, None);
+    made?;
     let in_force = shared.in_force.borrow();
     if let Some(reason) = in_force.server.absent().get(&name).map(Absence::reason) {
         return Ok(Some(Reply::failed(Code::Refused, format!("{target} stays out of service: {reason}"))));

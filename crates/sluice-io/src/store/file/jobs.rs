@@ -6,9 +6,11 @@ use std::sync::mpsc::Sender;
 
 use super::FileVolumeKey;
 use crate::slab::IoId;
+use crate::source::rbd::Rbd;
 use crate::source::remote::{Reached, Remote};
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 use crate::store::OpIndex;
+use crate::store::rbd::RbdKey;
 use crate::store::remote::RemoteKey;
 
 /// A job of a helper thread.
@@ -34,6 +36,8 @@ pub(crate) enum BlockingJob {
     },
     /// Connects again to the server of a volume.
     Dial { volume: RemoteKey, source: Arc<Source<Remote>> },
+    /// Asks for the size of an image that has changed.
+    ImageSize { volume: RbdKey, source: Arc<Source<Rbd>> },
     /// Waits until the sender is dropped.
     #[cfg(test)]
     Hang(std::sync::mpsc::Receiver<()>),
@@ -62,6 +66,11 @@ pub(crate) enum BlockingResult {
         op: OpIndex,
         /// 0, or a negated errno.
         result: i32,
+    },
+    ImageSize {
+        volume: RbdKey,
+        /// In bytes.
+        size: Option<u64>,
     },
     Dial {
         volume: RemoteKey,

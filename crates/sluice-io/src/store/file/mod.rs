@@ -214,7 +214,7 @@ impl FileStore {
                 }
             }
             BlockingResult::Discard { op, result } => self.operation_completed(context, op, result),
-            BlockingResult::Allocation { .. } | BlockingResult::Dial { .. } => {
+            BlockingResult::Allocation { .. } | BlockingResult::Dial { .. } | BlockingResult::ImageSize { .. } => {
                 unreachable!("it belongs to a request or to another store")
             }
         }

@@ -44,6 +44,8 @@ struct Volume {
     is_closed: bool,
     /// Whether the cluster has locked this connection out.
     is_locked_out: bool,
+    /// End of the image in bytes, if it has become shorter than the volume: librbd cuts writes off there, and confirms them.
+    ends_at: Option<u64>,
 }
 
 /// An operation that has not ended.
@@ -67,8 +69,8 @@ pub(crate) struct RbdStore {
     done: Vec<(OpIndex, Done)>,
     /// Kept between two events.
     ended: Vec<(OpIndex, i64)>,
-    /// Values that the ring reads when the thread stops.
-    last: Vec<Box<u64>>,
+    /// What the ring reads when the thread stops. The values are not used, so there is one place for all.
+    last: Box<u64>,
 }
 
 impl Store for RbdStore {
@@ -88,6 +90,9 @@ impl Store for RbdStore {
             What::Discard | What::Flush => Act::Flush,
         };
         let range = ByteRange::new(op.offset, op.length.into());
+        if volume.source.kind().image.has_changed() {
+            context.jobs.send(BlockingJob::ImageSize { volume: key, source: Arc::clone(&volume.source) });
+        }
         let image = &volume.source.kind().image;
         let is_at_hand = act == Act::Read && image.is_never_written(range);
         if matches!(act, Act::Write | Act::Zero { .. }) {
@@ -140,8 +145,9 @@ impl RbdStore {
                 volume.tell_locked_out();
                 Done::Failed(libc::EIO)
             }
-            // The image has become shorter: librbd says so of writes only.
+            // The image has become shorter.
             0.. if act == Act::Read && (result as u64) < range.length => Done::Failed(libc::EIO),
+            0.. if act != Act::Flush && volume.ends_at.is_some_and(|end| range.end() > end) => Done::Failed(libc::EIO),
             0.. if flushes => {
                 running.flushes = false;
                 running.act = Act::Flush;
@@ -168,17 +174,21 @@ impl RbdStore {
         self.done.push((index, done));
     }
 
+    /// Takes the present size of an image that has changed; `None`: the cluster has not told it.
+    pub(crate) fn resized(&mut self, volume: RbdKey, size: Option<u64>) {
+        let (Some(volume), Some(size)) = (self.volumes.get_mut(volume), size) else { return };
+        volume.ends_at = (size < volume.source.size_bytes()).then_some(size);
+    }
+
     /// Lets the ring become empty when no operation is left in librbd.
     pub(crate) fn shut_down(&mut self, ring: &mut Ring) {
         let RbdStore { volumes, last, kind, .. } = self;
         for (_, volume) in volumes.iter() {
             let image = &volume.source.kind().image;
             if image.leave() {
-                let mut value = Box::new(0);
                 let tag = Tag::Store(StoreEvent { kind: *kind, operation: QUIET, index: 0 });
                 // SAFETY: the image and the value stay until the ring is empty.
-                unsafe { read(ring, image.quiet_fd(), &mut value, tag) };
-                last.push(value);
+                unsafe { read(ring, image.quiet_fd(), last, tag) };
             }
         }
     }
@@ -224,8 +234,8 @@ impl Open for RbdStore {
     type Spec = Arc<Source<Rbd>>;
 
     fn new(kind: StoreNumber) -> Self {
-        let (volumes, running, done, ended, last) = (Slab::default(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        RbdStore { kind, volumes, running, done, ended, last }
+        let (volumes, running, done, ended) = (Slab::default(), Vec::new(), Vec::new(), Vec::new());
+        RbdStore { kind, volumes, running, done, ended, last: Box::new(0) }
     }
 
     fn open(&mut self, _now: Instant, label: Label, source: Arc<Source<Rbd>>) -> u32 {
@@ -236,7 +246,8 @@ impl Open for RbdStore {
             bridged: source.bridged_block().map(|size| Blocks { size, claims: Claims::clone(source.claims()) }),
             zeroing: (Zeroing::LikeWrite, Zeroing::LikeWrite),
         };
-        let volume = Volume { label, source, info, signal: None, is_closed: false, is_locked_out: false };
+        let volume =
+            Volume { label, source, info, signal: None, is_closed: false, is_locked_out: false, ends_at: None };
         self.volumes.insert(volume).index()
     }
 
