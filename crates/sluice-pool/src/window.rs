@@ -304,6 +304,22 @@ mod tests {
     }
 
     #[test]
+    fn what_the_storage_was_not_asked_for_does_not_make_it_look_fast() {
+        let mut gate = gate();
+        let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(2000), Duration::from_millis(8)));
+        for period in 0..20 {
+            let at = |millis: u64| Instant::from_millis(500 * period + millis);
+            window.advance(at(0), &mut gate);
+            for (took, millis) in [(Some((Kind::Read, at(1))), 12), (None, 0), (None, 0)] {
+                window.start(at(1), Cost::ONE);
+                window.end(at(1 + millis), Cost::ONE, took);
+            }
+        }
+        assert_eq!(window.state().latency, Some(12_000_000));
+        assert_eq!(window.state().in_flight, 0.0);
+    }
+
+    #[test]
     fn a_window_that_shrinks_keeps_room_for_one_request() {
         let mut gate = gate();
         let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(100), Duration::from_millis(1)));
