@@ -7,7 +7,7 @@
 //!     device thread --rbd_aio_*--> librbd's threads --> [ended] --eventfd--> ring of the device thread
 //! ```
 //!
-//! The memory of an operation is used by librbd until its end. [`Image::leave`] tells a device thread that stops by an eventfd when there is no
+//! The memory of an operation is used by librbd until its end. `Image::leave` tells a device thread that stops by an eventfd when there is no
 //! operation any more.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
