@@ -7,7 +7,7 @@ use crate::rbd::{self, RbdImage, RbdPool};
 use crate::reader::Reader;
 use crate::tree::Value;
 
-/// What a device has as its path, if it is no disk.
+/// The path of a device that is another server or a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     Node(NodeAddress),

@@ -222,17 +222,9 @@ fn no_acknowledged_write_is_lost_or_torn_when_the_daemon_is_killed() {
     let on_disk = || image.content(&place)[..Journal::len_bytes(APPENDERS) as usize].to_vec();
     for _ in 0..kills {
         let enough = 20 + journal.random(200);
-        let mut answered = 0;
-        while answered < enough {
-            journal.fill(&mut client);
-            let answers = client.wait(0, 1).unwrap();
-            journal.acknowledge(0, &answers);
-            answered += answers.len() as u64;
-        }
+        journal.work(&mut client, enough);
         running.kill();
-        let mut answers = Vec::new();
-        client.queue(0).reap(&mut answers).unwrap();
-        journal.acknowledge(0, &answers);
+        journal.reap(&mut client);
         running = Daemon::serve(&place, &host);
         assert_eq!(running.accounts().0["out_of_service"], json!([]), "it takes its own lock back at once");
         journal.check(&on_disk());

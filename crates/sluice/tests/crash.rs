@@ -51,26 +51,13 @@ impl<'a> Fixture<'a> {
 
     /// Works until `answers` requests have completed, and leaves many in flight.
     fn work(&mut self, answers: u64) {
-        let mut answered = 0;
-        self.journal.fill(&mut self.client);
-        while answered < answers {
-            for index in 0..QUEUES {
-                let answers = self.client.wait(index, 1).unwrap();
-                self.journal.acknowledge(index, &answers);
-                answered += answers.len() as u64;
-            }
-            self.journal.fill(&mut self.client);
-        }
+        self.journal.work(&mut self.client, answers);
     }
 
     /// Kills the daemon. Earlier completions are in the rings.
     fn kill(&mut self) {
         self.daemon.take().expect("it runs").kill();
-        for index in 0..QUEUES {
-            let mut answers = Vec::new();
-            self.client.queue(index).reap(&mut answers).unwrap();
-            self.journal.acknowledge(index, &answers);
-        }
+        self.journal.reap(&mut self.client);
     }
 
     fn restart(&mut self) {

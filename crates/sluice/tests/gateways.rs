@@ -232,19 +232,10 @@ fn no_acknowledged_write_is_lost_or_torn_when_a_gateway_or_its_node_is_killed() 
     let on_disk = || std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize].to_vec();
     for kill in 0..kills {
         let enough = 20 + journal.random(200);
-        let mut answered = 0;
-        while answered < enough {
-            journal.fill(&mut client);
-            let answers = client.wait(0, 1).unwrap();
-            journal.acknowledge(0, &answers);
-            answered += answers.len() as u64;
-        }
+        journal.work(&mut client, enough);
         let killed = if kill % 2 == 0 { &mut node } else { &mut gateway };
         killed.take().expect("it runs").kill();
-        // Answers that had arrived before are no promise of the next one.
-        let mut answers = Vec::new();
-        client.queue(0).reap(&mut answers).unwrap();
-        journal.acknowledge(0, &answers);
+        journal.reap(&mut client);
         journal.check(&on_disk());
         if kill % 2 == 0 {
             node = Some(Daemon::serve(&node_place, &node_host));
@@ -254,10 +245,7 @@ fn no_acknowledged_write_is_lost_or_torn_when_a_gateway_or_its_node_is_killed() 
         }
         journal.fill(&mut client);
     }
-    while client.queue(0).in_flight() > 0 {
-        let answers = client.wait(0, 1).unwrap();
-        journal.acknowledge(0, &answers);
-    }
+    journal.finish(&mut client);
     journal.check(&on_disk());
     for daemon in [gateway, node] {
         assert_eq!(daemon.expect("it runs").terminate().code(), Some(0));

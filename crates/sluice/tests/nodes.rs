@@ -184,26 +184,14 @@ fn no_acknowledged_write_is_lost_or_torn_when_a_node_is_killed() {
     let on_disk = || std::fs::read(&image).unwrap()[..Journal::len_bytes(APPENDERS) as usize].to_vec();
     for _ in 0..kills {
         let enough = 20 + journal.random(200);
-        let mut answered = 0;
-        while answered < enough {
-            journal.fill(&mut client);
-            let answers = client.wait(0, 1).unwrap();
-            journal.acknowledge(0, &answers);
-            answered += answers.len() as u64;
-        }
+        journal.work(&mut client, enough);
         running.kill();
-        // Answers that had arrived before are no promise of the next one.
-        let mut answers = Vec::new();
-        client.queue(0).reap(&mut answers).unwrap();
-        journal.acknowledge(0, &answers);
+        journal.reap(&mut client);
         journal.check(&on_disk());
         running = node.serve();
         journal.fill(&mut client);
     }
-    while client.queue(0).in_flight() > 0 {
-        let answers = client.wait(0, 1).unwrap();
-        journal.acknowledge(0, &answers);
-    }
+    journal.finish(&mut client);
     journal.check(&on_disk());
     assert_eq!(running.terminate().code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! What the daemon is open to: clients of NBD at addresses that other hosts reach, and libraries that its seal does not let through.
+//! Host files that weaken the daemon's protection: NBD addresses that other hosts reach, and devices that need calls which the seal forbids.
 
 use super::{Draft, volumes};
 use crate::device::DeviceDraft;

@@ -69,9 +69,9 @@ struct State {
     made: BTreeSet<String>,
     /// Clusters that have not answered, by configuration and user, and why.
     failed: BTreeMap<(PathBuf, String), (Instant, String)>,
-    /// Who has the lock of a volume that is out of service.
+    /// By volume that is out of service: the client that has the lock of its image.
     owners: BTreeMap<ObjectId, Owner>,
-    /// Volumes whose lock may be taken from this address.
+    /// By volume: the client from which an operator's takeover takes the lock.
     granted: BTreeMap<ObjectId, String>,
 }
 
@@ -127,7 +127,7 @@ impl Clusters {
     ///
     /// # Errors
     /// The cluster is not reached, or another client has the lock: then [`Clusters::owner`] says who.
-    pub(super) fn open(self: &Arc<Self>, wanted: &Wanted<'_>) -> Result<Source<Rbd>, SourceError> {
+    pub(super) fn open(&self, wanted: &Wanted<'_>) -> Result<Source<Rbd>, SourceError> {
         let Wanted { name, ceph, image, read_only, length, block_size, unmaps } = *wanted;
         let failed = |why: String| SourceError::Remote { name: image.to_string(), why };
         let vm = name.parts().0;
@@ -172,7 +172,7 @@ impl Clusters {
         }
     }
 
-    /// Whose lock a volume may take.
+    /// Returns the rules by which a volume takes the lock of its image.
     fn locking(&self, name: &ObjectId) -> Locking {
         if let Keeps::Looks = self.keeps {
             return Locking::Look;

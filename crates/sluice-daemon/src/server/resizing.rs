@@ -42,7 +42,7 @@ pub(super) struct Resized {
     undo: Undo,
 }
 
-/// What is undone of a change of size that does not come into force. No client knows of a part of a file that is cut off.
+/// The undo of a change of size that does not come into force. It cuts a file where no client has seen bytes yet.
 enum Undo {
     Nothing,
     /// The lock past the end; and the length, if the file was extended.

@@ -38,7 +38,7 @@ pub(super) struct Opening {
     block_size: BlockSize,
     /// The disks of its device, if that runs and more disks may join it.
     growth: Option<Arc<Growth>>,
-    /// What its device is.
+    /// Backend of its device.
     backend: Backend,
     /// Counters of the service of this host's VMs over all nodes.
     counts: Arc<Counts>,

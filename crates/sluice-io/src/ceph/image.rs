@@ -60,7 +60,7 @@ impl fmt::Display for ImageSpec {
     }
 }
 
-/// What is done with a range of an image.
+/// An operation on a range of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Read,
@@ -101,7 +101,7 @@ struct Inbox {
 struct State {
     ended: Vec<(OpIndex, i64)>,
     in_flight: u32,
-    /// Number of device threads that have used the image before the present one: what they have started concerns nobody.
+    /// Number of the device thread that uses the image, counted from its opening. Ended operations of earlier threads are dropped.
     generation: u32,
     /// Whether nothing more is started, and the end of the last operation is signalled.
     leaves: bool,

@@ -141,6 +141,39 @@ impl Journal {
         }
     }
 
+    /// Works until about this many requests have been answered, and leaves many in flight.
+    pub(crate) fn work(&mut self, client: &mut Client, answers: u64) {
+        let mut answered = 0;
+        self.fill(client);
+        while answered < answers {
+            for index in 0..self.queues {
+                let answers = client.wait(index, 1).unwrap();
+                self.acknowledge(index, &answers);
+                answered += answers.len() as u64;
+            }
+            self.fill(client);
+        }
+    }
+
+    /// Takes the answers that have arrived, after the daemon was killed: they are no promise of the next one.
+    pub(crate) fn reap(&mut self, client: &mut Client) {
+        for index in 0..self.queues {
+            let mut answers = Vec::new();
+            client.queue(index).reap(&mut answers).unwrap();
+            self.acknowledge(index, &answers);
+        }
+    }
+
+    /// Waits for all requests in flight.
+    pub(crate) fn finish(&mut self, client: &mut Client) {
+        for index in 0..self.queues {
+            while client.queue(index).in_flight() > 0 {
+                let answers = client.wait(index, 1).unwrap();
+                self.acknowledge(index, &answers);
+            }
+        }
+    }
+
     /// Drops the requests in flight, because they will not complete. The content of the disk decides which of them
     /// were written.
     pub(crate) fn forget(&mut self, disk: &[u8]) {
