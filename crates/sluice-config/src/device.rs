@@ -1,5 +1,7 @@
 //! `[device.NAME]`: checks of a single device.
 
+use std::path::PathBuf;
+
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
@@ -8,6 +10,7 @@ use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedule
 
 use crate::elsewhere::Elsewhere;
 use crate::fields::WINDOW_REQUESTS_MAX;
+use crate::meeting::{CEPH_CONF, CEPH_USER, Meeting};
 use crate::model::{AsGateway, Backend, Ceph, Delay, DelayTime, Device, Node as ServerNode, NodeTls, Pool, Window};
 use crate::node::NodeAddress;
 use crate::quantity::{at_reference, cost_of};
@@ -18,9 +21,6 @@ use crate::tree::{Node, Value};
 
 /// Requests in flight at a device that states nothing else.
 const DEPTH: u32 = 32;
-/// Configuration file and user of a cluster for which nothing else is stated, as Ceph's own programs have them.
-const CEPH_CONF: &str = "/etc/ceph/ceph.conf";
-const CEPH_USER: &str = "admin";
 /// The same of a node that enforces the policies: more than the windows of many VMs.
 const NODE_DEPTH: u32 = 4096;
 
@@ -53,7 +53,10 @@ impl DeviceDraft {
             _ if is_elsewhere && !matches!(backend, Backend::Rbd(_)) => {}
             _ => ignored(reader, &["resend", "gateway", "tls", "insecure"], "server", "the address of a server"),
         }
-        if !is_elsewhere || matches!(backend, Backend::Nbd(_)) {
+        let uses_ceph = matches!(backend, Backend::Rbd(_)) || meets_by_ceph(reader);
+        if uses_ceph {
+            check_user(reader);
+        } else if !is_elsewhere || matches!(backend, Backend::Nbd(_)) {
             ignored(reader, &["ceph_conf", "ceph_user"], "pool of a Ceph cluster", "rbd:POOL");
         }
         if backend == Backend::Direct && reader.node("path").is_none() {
@@ -193,14 +196,30 @@ fn ignored(reader: &Reader<'_>, keys: &[&str], kind: &str, path: &str) {
     }
 }
 
-fn read_ceph(reader: &Reader<'_>, pool: RbdPool) -> Ceph {
+/// Configuration file and user of the cluster of a device.
+fn read_cluster(reader: &Reader<'_>) -> (PathBuf, String) {
     let conf = reader.path("ceph_conf").unwrap_or_else(|| CEPH_CONF.into());
+    let user = reader.text("ceph_user").unwrap_or(CEPH_USER);
+    (conf, user.to_owned())
+}
+
+fn read_ceph(reader: &Reader<'_>, pool: RbdPool) -> Ceph {
+    let (conf, user) = read_cluster(reader);
+    Ceph { pool, conf, user }
+}
+
+/// Whether hosts meet in objects of a cluster.
+fn meets_by_ceph(reader: &Reader<'_>) -> bool {
+    reader.table("pool").is_some_and(|table| Meeting::is_rados(&table, "meeting"))
+}
+
+/// Reports a user that is none.
+fn check_user(reader: &Reader<'_>) {
     let user = reader.text("ceph_user").unwrap_or(CEPH_USER);
     if user.is_empty() || user.starts_with("client.") {
         let hint = "write the name without client. in front, for example \"sluice\"";
         reader.refuse("ceph_user", format!("'{user}' is no name of a user"), hint);
     }
-    Ceph { pool, conf, user: user.to_owned() }
 }
 
 fn read_pool(reader: &Reader<'_>, backend: &Backend, device: &Device) -> Option<Pool> {
@@ -224,7 +243,8 @@ fn read_pool(reader: &Reader<'_>, backend: &Backend, device: &Device) -> Option<
             table.missing(key, "");
         }
     }
-    let (meeting, host) = (table.path("meeting"), table.small("host"));
+    let (conf, user) = read_cluster(reader);
+    let (meeting, host) = (Meeting::read(&table, "meeting", &conf, &user), table.small("host"));
     device.latency.is_some().then_some(Pool { meeting: meeting?, host: u8::try_from(host?).ok()? })
 }
 

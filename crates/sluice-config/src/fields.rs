@@ -69,10 +69,12 @@ pub enum Kind {
     Text,
     /// An absolute path.
     Path,
-    /// A path of a device, a list of them, or the address of a server.
+    /// A path of a device, a list of them, the address of a server, or a pool of a Ceph cluster.
     DiskPaths,
-    /// A path, or an export of a server.
+    /// A path, an export of a server, or an RBD image.
     Source,
+    /// A path, or objects of a Ceph cluster.
+    Meeting,
     /// An address and a port.
     Address,
     /// Permissions in octal, as text.
@@ -411,14 +413,15 @@ const DISCARD_MIB_RANGE: Kind = Kind::Decimal(0.015625, 65_535.0);
 /// `[device.NAME.pool]`
 pub static POOL: Section = Section {
     title: "device.NAME.pool",
-    doc: "Storage that several hosts use. Their daemons meet in a file or block device on it, which `sluice pool create` prepares, and \
-          each has a number of its own there",
+    doc: "Storage that several hosts use. Their daemons meet in a file, a block device or objects on it, which `sluice pool create` \
+          prepares, and each has a number of its own there",
     groups: &[&[
         Key::new(
             "meeting",
-            Kind::Path,
+            Kind::Meeting,
             "\"/srv/meta/sluice\"",
-            "The file or block device where hosts meet. Every host reaches it, and it is on the storage that they share",
+            "The file or block device where hosts meet. Every host reaches it, and it is on the storage that they share. In a Ceph cluster \
+             it may be objects of a pool: `\"rados:vms/sluice\"`",
         ),
         Key::new("host", Kind::Integer(1, 64), "3", "Number of this host, which no other host of the pool has"),
     ]],

@@ -50,6 +50,7 @@ mod export;
 pub mod fields;
 mod host;
 mod known;
+pub mod meeting;
 pub mod model;
 mod nearest;
 mod net_policy;
@@ -71,6 +72,7 @@ pub use alert::{ALERT_CLASSES, Alert, AlertTo};
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
+pub use meeting::{Meeting, RadosPlace};
 pub use model::{
     Access, Account, AsGateway, Backend, CONTROL_SOCKET, Ceph, Control, DaemonSettings, Delay, DelayTime, Device,
     History, Host, Jail, Layer, ListenAddress, NbdGateway, NbdSettings, NbdTls, NetPolicy, Nic, NicAccess, Node,

@@ -17,6 +17,7 @@ use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Iops, P
 use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
 use crate::disk_path::DiskPath;
+use crate::meeting::Meeting;
 use crate::node::{NodeAddress, NodeExport};
 use crate::rbd::{RbdImage, RbdPool};
 
@@ -165,8 +166,7 @@ impl VolumeSource {
 /// Storage that hosts share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The file or block device where they meet.
-    pub meeting: PathBuf,
+    pub meeting: Meeting,
     /// Number of this host, from 1.
     pub host: u8,
 }

@@ -4,9 +4,13 @@
 //!     device   path = "rbd:vms"           "rbd:vms/tenant-a"
 //!     volume   source = "rbd:vms/db1"     "rbd:vms/tenant-a/db1"
 //! ```
+//!
+//! The objects in which hosts meet (`rados:vms/sluice`) are named alike.
 
 use core::fmt;
 use core::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 use crate::quantity::Misread;
 
@@ -16,7 +20,7 @@ const SCHEME: &str = "rbd:";
 const NAME_LEN_MAX: usize = 255;
 
 /// A pool of a Ceph cluster, or a namespace of one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RbdPool {
     pub pool: String,
     /// Empty: the pool's own.
@@ -39,9 +43,9 @@ const POOL_HINT: &str = "write rbd:POOL or rbd:POOL/NAMESPACE";
 const IMAGE_HINT: &str =
     "write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE; cluster and user are ceph_conf and ceph_user of its device";
 
-/// The names of a text, from one to three.
+/// The names of a text without its scheme, from one to three.
 fn names<'a>(text: &'a str, kind: &str, hint: &str) -> Result<Vec<&'a str>, Misread> {
-    let names: Vec<&str> = text.strip_prefix(SCHEME).unwrap_or_default().split('/').collect();
+    let names: Vec<&str> = text.split_once(':').unwrap_or_default().1.split('/').collect();
     let is_name = |name: &&str| !name.is_empty() && name.len() <= NAME_LEN_MAX && !name.contains(['@', ':', '\0']);
     match names.iter().all(is_name) {
         true => Ok(names),
@@ -50,6 +54,16 @@ fn names<'a>(text: &'a str, kind: &str, hint: &str) -> Result<Vec<&'a str>, Misr
             hint: "make an image of it with `rbd clone`, and write that image".to_owned(),
         }),
         false => Err(misread(text, kind, hint)),
+    }
+}
+
+/// Reads what stands in a pool or in a namespace of one.
+pub(crate) fn within(text: &str, kind: &str, hint: &str) -> Result<(RbdPool, String), Misread> {
+    let own = |pool: &str, namespace: &str| RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() };
+    match *names(text, kind, hint)? {
+        [pool, name] => Ok((own(pool, ""), name.to_owned())),
+        [pool, namespace, name] => Ok((own(pool, namespace), name.to_owned())),
+        _ => Err(misread(text, kind, hint)),
     }
 }
 
@@ -71,16 +85,8 @@ impl RbdPool {
 
 impl RbdImage {
     pub(crate) fn read(text: &str) -> Result<Self, Misread> {
-        let kind = "RBD image";
-        let own = |pool: &str, namespace: &str, name: &str| RbdImage {
-            pool: RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() },
-            name: name.to_owned(),
-        };
-        match *names(text, kind, IMAGE_HINT)? {
-            [pool, name] => Ok(own(pool, "", name)),
-            [pool, namespace, name] => Ok(own(pool, namespace, name)),
-            _ => Err(misread(text, kind, IMAGE_HINT)),
-        }
+        let (pool, name) = within(text, "RBD image", IMAGE_HINT)?;
+        Ok(RbdImage { pool, name })
     }
 }
 

@@ -125,11 +125,12 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Word(words) => json!({ "enum": words }),
         // Described in the section.
         Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
-        Kind::Path => json!({ "type": "string", "pattern": "^/" }),
-        Kind::Source => json!({ "type": "string", "pattern": "^(/|nbd://|nbd\\+unix:///)" }),
+        Kind::Path => text("^/"),
+        Kind::Source => text("^(/|nbd://|nbd\\+unix:///|rbd:[^/]+/)"),
+        Kind::Meeting => text("^(/|rados:[^/]+/)"),
         Kind::DiskPaths => {
-            let path = json!({ "type": "string", "pattern": r"^/([^*]*/)?[^*/]*\*?[^*/]*/*$" });
-            let node = json!({ "type": "string", "pattern": "^nbd(://|\\+unix:/)" });
+            let path = text(r"^/([^*]*/)?[^*/]*\*?[^*/]*/*$");
+            let node = text("^(nbd(://|\\+unix:/)|rbd:)");
             json!({ "anyOf": [path, node, { "type": "array", "minItems": 1, "maxItems": PATHS_MAX, "items": path }] })
         }
         Kind::Accounts => {
@@ -137,17 +138,15 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         }
         Kind::Names => names(),
         Kind::Words(words) => json!({ "type": "array", "items": { "enum": words } }),
-        Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
+        Kind::Mode => text("^[0-7]{1,5}$"),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),
         Kind::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h|d|day|days)"),
         Kind::Iops => quantity(&format!("{PREFIX} *[iI][oO][pP][sS]( *@ *{NUMBER} *{PREFIX}B)?")),
         Kind::ByteRate => quantity(&format!("{PREFIX}B/s")),
         Kind::LinkRate => quantity(&format!("{PREFIX}(bit|B)/s")),
         Kind::Percent(..) => quantity("%"),
-        Kind::Interface => json!({ "type": "string", "pattern": "^[!-~]{1,15}$" }),
-        Kind::Mac => {
-            json!({ "type": "string", "pattern": "^[0-9A-Fa-f]{2}((:[0-9A-Fa-f]{2}){5}|(-[0-9A-Fa-f]{2}){5})$" })
-        }
+        Kind::Interface => text("^[!-~]{1,15}$"),
+        Kind::Mac => text("^[0-9A-Fa-f]{2}((:[0-9A-Fa-f]{2}){5}|(-[0-9A-Fa-f]{2}){5})$"),
         Kind::Networks => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$" } })
         }
@@ -176,6 +175,10 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Value::Object(object) => object,
         _ => unreachable!("each arm makes an object"),
     }
+}
+
+fn text(pattern: &str) -> Value {
+    json!({ "type": "string", "pattern": pattern })
 }
 
 fn names() -> Value {

@@ -51,6 +51,20 @@ fn the_schema_states_kinds_ranges_and_defaults() {
     assert_eq!(device["additionalProperties"], false);
 }
 
+#[test]
+fn the_schema_knows_where_data_may_be() {
+    let schema = schema();
+    let device = &schema["properties"]["device"]["additionalProperties"]["properties"];
+    let volume = &schema["properties"]["vm"]["additionalProperties"]["properties"]["volume"];
+    let source = &volume["additionalProperties"]["properties"]["source"];
+    let meeting = &device["pool"]["properties"]["meeting"];
+    let path = &device["path"]["anyOf"][1];
+    for (key, starts) in [(path, ["nbd", "rbd:"]), (source, ["nbd", "rbd:"]), (meeting, ["/", "rados:"])] {
+        let pattern = key["pattern"].as_str().unwrap();
+        assert!(starts.iter().all(|start| pattern.contains(start)), "{pattern}");
+    }
+}
+
 /// Calls `visit` with every section and key.
 fn walk(section: &'static Section, visit: &mut impl FnMut(&'static Section, &'static sluice_config::fields::Key)) {
     fn inner(kind: &'static Kind, visit: &mut impl FnMut(&'static Section, &'static sluice_config::fields::Key)) {

@@ -93,7 +93,8 @@ enum Verb {
     /// Reads and writes the place where hosts meet, for the daemon that starts it.
     #[command(name = pool::helper::COMMAND, hide = true)]
     Meeting {
-        path: std::path::PathBuf,
+        /// The place as JSON.
+        place: String,
     },
     /// Starts programs and connects, for the daemon that starts it.
     #[command(name = launcher::COMMAND, hide = true)]
@@ -111,9 +112,11 @@ impl Cli {
         let Cli { output: format, log, verb } = self;
         let serve = match verb {
             Verb::Serve(serve) => serve,
-            Verb::Meeting { path } => {
+            Verb::Meeting { place } => {
                 sluice_io::signals::release();
-                return pool::helper::serve(&path).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+                let served =
+                    serde_json::from_str(&place).map_err(Into::into).and_then(|place| pool::helper::serve(&place));
+                return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
             }
             Verb::Launcher => {
                 return launcher::run().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);

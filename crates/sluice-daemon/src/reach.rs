@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{AlertTo, Backend, Control, Host, ListenAddress, NicAccess, Port};
+use sluice_config::{AlertTo, Backend, Control, Host, ListenAddress, Meeting, NicAccess, Port};
 
 /// What a host file lets the daemon reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Reach {
     pub programs: BTreeSet<PathBuf>,
     pub webhooks: BTreeSet<String>,
     /// Where hosts meet.
-    pub places: BTreeSet<PathBuf>,
+    pub places: BTreeSet<Meeting>,
     /// Files of keys and certificates.
     pub keys: BTreeSet<PathBuf>,
     /// Other NBD servers.
@@ -89,7 +89,9 @@ impl Reach {
     #[must_use]
     pub fn has_network(&self) -> bool {
         let is_remote = |node: &String| !node.starts_with("nbd+unix:");
-        let has_others = self.nodes.iter().any(is_remote) || !self.pools.is_empty();
+        let has_others = self.nodes.iter().any(is_remote)
+            || !self.pools.is_empty()
+            || self.places.iter().any(|place| place.file().is_none());
         self.links || !self.addresses.is_empty() || !self.webhooks.is_empty() || has_others
     }
 

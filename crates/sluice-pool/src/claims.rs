@@ -4,6 +4,8 @@
 //! own; if not, it withdraws it and may try again after a random pause. Of two hosts that claim at the same time at least one reads the
 //! claim of the other, so two that do not fit together are never both confirmed.
 //!
+//! Where the place compares what a host has read before it writes, one step is enough: see [`Claims::with`].
+//!
 //! A host has two blocks and writes them alternately, and a claim that is tried repeats what was confirmed before it, so that is still known
 //! if a write is torn. A block that cannot be read may hide a claim, and no host confirms more until its host or `sluice pool forget` has
 //! written it again.
@@ -46,6 +48,14 @@ impl Claims {
             claims.held.extend(held.max_by_key(|claim| claim.sequence));
         }
         claims
+    }
+
+    /// These with another claim of a host.
+    #[must_use]
+    pub fn with(mut self, own: Claim) -> Claims {
+        self.held.retain(|claim| claim.host != own.host);
+        self.held.push(own);
+        self
     }
 
     /// The claim of a host.

@@ -21,8 +21,10 @@ use crate::window::{Order, Report};
 
 /// Number of periods after which a view is no longer fresh.
 const FRESH: u32 = 4;
-/// Requests per second of a host at the meeting place: in each period it reads all blocks and writes its own.
-pub const HOST_IOPS: u64 = 2 * 1000 / PERIOD.as_millis() as u64;
+/// Requests of a host in a period where it reads all blocks at once: it writes its own, too.
+const REQUESTS: u64 = 2;
+/// The same per second.
+pub const HOST_IOPS: u64 = REQUESTS * 1000 / PERIOD.as_millis() as u64;
 /// From this number of hosts on a period is 1 s.
 const MANY_HOSTS: u8 = 17;
 /// A VM must get this part (9 / 8) of what it asks for of its reservation in flight: the device settles a sixteenth above the stated time.
@@ -239,10 +241,12 @@ impl Exchange {
         usual_period(self.hosts()).max(2 * trip.min(TRIP_MAX))
     }
 
-    /// Returns the rate of the requests by which the other hosts meet, in raw cost per second.
+    /// Returns the rate of the requests by which the hosts meet, without the [`HOST_IOPS`] of this one, in raw cost per second. `requests`: of a
+    /// host and period.
     #[must_use]
-    pub fn rate_of_others(&self) -> u64 {
-        meeting_rate(self.hosts(), self.hosts() - 1)
+    pub fn rate_of_meeting(&self, requests: u64) -> u64 {
+        let hosts = self.hosts();
+        meeting_rate(hosts, hosts - 1, requests) + meeting_rate(hosts, 1, requests.saturating_sub(REQUESTS))
     }
 
     /// Number of hosts of the pool; the most if it is not known.
@@ -549,11 +553,11 @@ fn usual_period(hosts: u8) -> Duration {
     if hosts >= MANY_HOSTS { 2 * PERIOD } else { PERIOD }
 }
 
-/// Returns the rate of the requests by which `count` of the `hosts` of a pool meet, in raw cost per second.
+/// Returns the rate of the requests by which `count` of the `hosts` of a pool meet, in raw cost per second. `requests`: of each in a period.
 #[must_use]
-pub fn meeting_rate(hosts: u8, count: u8) -> u64 {
-    let slower = usual_period(hosts).as_millis() / PERIOD.as_millis();
-    u64::from(count) * HOST_IOPS * u64::from(Cost::ONE.raw()) / slower as u64
+pub fn meeting_rate(hosts: u8, count: u8, requests: u64) -> u64 {
+    let period = usual_period(hosts).as_millis() as u64;
+    u64::from(count) * requests * u64::from(Cost::ONE.raw()) * 1000 / period
 }
 
 /// Raw cost as normalised requests, for people.

@@ -16,6 +16,8 @@ use crate::common::raw::{EIO, Raw};
 use crate::common::reads::End;
 use crate::common::{Daemon, Ended, KIB, MIB, Place, noise, run, sluice, tool, until};
 
+mod pool;
+
 /// Written while an OSD stands still, so that no other test waits for it.
 static OSDS: RwLock<()> = RwLock::new(());
 

@@ -401,7 +401,7 @@ fn wrong_paths_of_a_device_are_refused_with_what_to_write() {
         ("[]", "the list has 0 paths", "write from 1 to 256"),
         (
             "[7]",
-            "path must be a path, a list of paths or the address of a server, not",
+            "path must be a path, a list of paths, the address of a server or a pool of a Ceph cluster, not",
             "write for example path = \"/dev/nvme0n1\"",
         ),
         ("\"/dev/sd*1*\"", "'/dev/sd*1*' has more than one *", "write one *, or a list of patterns"),

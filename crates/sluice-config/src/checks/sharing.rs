@@ -13,6 +13,7 @@ use super::{Draft, volumes};
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::disk_path::DiskPath;
+use crate::meeting::Meeting;
 use crate::model::{Backend, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
 use crate::node::NodeAddress;
@@ -137,22 +138,23 @@ fn check_nodes(draft: &Draft, report: &Report) {
 
 /// Reports places where hosts meet that are something else too: hosts write over what is there.
 fn check_meetings(draft: &Draft, report: &Report) {
-    let mut seen: BTreeMap<&Path, &str> = BTreeMap::new();
+    let mut seen: BTreeMap<&Meeting, &str> = BTreeMap::new();
     for draft_device in draft.devices.values() {
         let (device, at) = (&draft_device.device, draft_device.path_at);
         let Some(pool) = &device.pool else { continue };
-        let (name, meeting) = (device.name.as_str(), pool.meeting.as_path());
-        let volume = volumes(draft).find(|volume| volume.volume.source.file() == Some(meeting));
+        let (name, meeting) = (device.name.as_str(), &pool.meeting);
+        let is_there = |path: &Path| meeting.file() == Some(path);
+        let volume = volumes(draft).find(|volume| volume.volume.source.file().is_some_and(is_there));
         if let Some(volume) = volume {
-            let message = format!("Device {name}: pool.meeting: {} is volume {}", meeting.display(), volume.title);
+            let message = format!("Device {name}: pool.meeting: {meeting} is volume {}", volume.title);
             report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
         }
         if let Some(first) = seen.insert(meeting, name) {
-            let message = format!("Device {name}: pool.meeting: device {first} meets at {} already", meeting.display());
+            let message = format!("Device {name}: pool.meeting: device {first} meets at {meeting} already");
             report.error(at, message, "a place is that of one pool, and a pool one device of each host".to_owned());
         }
-        if device.paths.iter().any(|path| path.path() == meeting) {
-            let message = format!("Device {name}: pool.meeting: {} is its path", meeting.display());
+        if device.paths.iter().any(|path| is_there(path.path())) {
+            let message = format!("Device {name}: pool.meeting: {meeting} is its path");
             report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
         }
     }

@@ -39,8 +39,8 @@ pub(crate) const SERVER_KEYS: &[Key] = &[
                 "ceph_conf",
                 Kind::Path,
                 "\"/etc/ceph/ceph.conf\"",
-                "Of a device that is [a pool of a Ceph cluster](how-to/ceph.md), the configuration file of that cluster, which names its \
-                 monitors and the file of the user's key",
+                "Of a device that is [a pool of a Ceph cluster](how-to/ceph.md), or whose hosts meet in one, the configuration file of that \
+                 cluster, which names its monitors and the file of the user's key",
             )
             .default("\"/etc/ceph/ceph.conf\""),
             Key::new(

@@ -78,8 +78,13 @@ impl Kind {
             Kind::Name(what) => format!("the name of a {what}"),
             Kind::Text => "text".to_owned(),
             Kind::Path => "an absolute path".to_owned(),
-            Kind::DiskPaths => format!("an absolute path, a list of 1 to {PATHS_MAX}, or the address of a server"),
-            Kind::Source => "an absolute path, or an export of a server".to_owned(),
+            Kind::DiskPaths => {
+                format!(
+                    "an absolute path, a list of 1 to {PATHS_MAX}, the address of a server, or a pool of a Ceph cluster"
+                )
+            }
+            Kind::Source => "an absolute path, an export of a server, or an RBD image".to_owned(),
+            Kind::Meeting => "an absolute path, or objects of a Ceph cluster".to_owned(),
             Kind::Address => "an address and a port".to_owned(),
             Kind::Mode => "permissions in octal".to_owned(),
             Kind::Names => "a list of names, or `\"*\"`".to_owned(),

@@ -86,7 +86,10 @@ fn devices() {
         (
             PATH,
             "path = 5",
-            &[(2, "Device d: path must be a path, a list of paths or the address of a server, not a whole number")],
+            &[(
+                2,
+                "Device d: path must be a path, a list of paths, the address of a server or a pool of a Ceph cluster, not a whole number",
+            )],
         ),
         (PATH, "path = \"sda\"", &[(2, "Device d: path: 'sda' is a relative path")]),
         (PATH, "path = \"/dev/sda\"\ndepth = 0", &[(3, "Device d: depth: the number is out of range")]),

@@ -88,7 +88,7 @@ fn device(name: &str, before: &Device, after: &Device, plan: &mut Vec<Effect>) {
             "window_requests": window.requests,
             "window_bytes": window.bytes,
             "latency_us": latency.map(|latency| latency.as_micros() as u64),
-            "meeting": pool.as_ref().map(|pool| pool.meeting.display().to_string()),
+            "meeting": pool.as_ref().map(|pool| pool.meeting.to_string()),
             "host": pool.as_ref().map(|pool| pool.host),
             "admission": admission,
         })

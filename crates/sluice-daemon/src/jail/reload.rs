@@ -21,7 +21,7 @@ impl Jail {
         new.extend(now.programs.difference(&then.programs).map(|path| format!("the program {}", path.display())));
         new.extend(now.webhooks.difference(&then.webhooks).map(|_| "the webhook".to_owned()));
         new.extend(now.nodes.difference(&then.nodes).map(|node| format!("the server {node}")));
-        new.extend(now.places.difference(&then.places).map(|path| format!("the meeting place {}", path.display())));
+        new.extend(now.places.difference(&then.places).map(|place| format!("the meeting place {place}")));
         if NOT_WITH_CEPH.iter().any(|layer| self.is_in_force(*layer)) {
             new.extend(now.pools.difference(&then.pools).map(|pool| format!("the pool {pool}")));
             new.extend(now.addresses.difference(&then.addresses).map(|address| format!("the address {address}")));

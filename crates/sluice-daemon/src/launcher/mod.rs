@@ -28,6 +28,7 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sluice_config::Meeting;
 use sluice_io::outside::{self, Outside};
 use sluice_io::source::Seen;
 
@@ -53,7 +54,7 @@ const MESSAGE_MAX: usize = 160 << 10;
 enum Permit {
     Program(PathBuf),
     Webhook(String),
-    Place(PathBuf),
+    Place(Meeting),
     /// Another NBD server.
     Node(String),
     /// Sockets in this folder.
@@ -90,7 +91,7 @@ pub(crate) enum Question {
     /// Writes the drop-in of `--persist`, or removes it.
     DropIn(dropin::Write),
     /// Starts the helper of a meeting place. The answer brings its socket.
-    Meet(PathBuf),
+    Meet(Meeting),
     /// Connects to another NBD server. The answer brings the socket.
     Connect(String),
 }

@@ -2,6 +2,9 @@
 //!
 //! A change that promises more asks first, and is refused if the claim is. What is in force already (at a start, or after the place was
 //! away) is claimed as soon as that is possible. A claim that has become smaller is written at once.
+//!
+//! Where the place compares ([`Way::Compare`]), what a claim was judged by is what it replaces. Then a host that does not know what became of
+//! its last write, or what an earlier run of it still writes, first writes what it has read: whatever arrives later changes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +13,8 @@ use sluice_pool::claims::{Claims, Refusal, place_of};
 use sluice_pool::exchange::requests;
 use tokio::sync::oneshot;
 
-use super::helper::Request;
+use super::helper::{Done, Request};
+use super::place::Way;
 
 /// How often a claim is tried while others try too.
 const TRIES: u32 = 6;
@@ -59,6 +63,7 @@ pub(super) struct Rules<'a> {
 
 /// The claim of this host.
 pub(super) struct Claiming {
+    way: Way,
     name: String,
     host: block::Host,
     epoch: u64,
@@ -85,8 +90,9 @@ pub(super) struct Claiming {
 }
 
 impl Claiming {
-    pub(super) fn new(now: Instant, host: block::Host, epoch: u64) -> Self {
+    pub(super) fn new(now: Instant, way: Way, host: block::Host, epoch: u64) -> Self {
         Claiming {
+            way,
             name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             host,
             epoch,
@@ -97,7 +103,7 @@ impl Claiming {
             asked: None,
             trying: None,
             settling: None,
-            rewrites: 0,
+            rewrites: Claiming::rewrites_of_unknown(way),
             not_before: now,
             kept_until: now,
             refusal: None,
@@ -155,9 +161,19 @@ impl Claiming {
         is_open.then(|| if self.is_kept(now) { self.kept_until } else { self.not_before })
     }
 
+    /// How often blocks are written again when a write may still arrive.
+    fn rewrites_of_unknown(way: Way) -> u32 {
+        match way {
+            // Nothing is written by two at the same time.
+            Way::Try => 0,
+            Way::Compare => 1,
+        }
+    }
+
     /// The place cannot be used now. What was written may be there or not.
     pub(super) fn interrupt(&mut self, now: Instant, why: &str) {
         self.learn_again();
+        self.rewrites = self.rewrites.max(Claiming::rewrites_of_unknown(self.way));
         self.refuse(now, format!("the claim cannot be written: {why}"));
     }
 
@@ -200,13 +216,12 @@ impl Claiming {
             return None;
         }
         let Some(confirmed) = self.confirmed else {
-            return Some((Request::Read { first: 0, count: BLOCKS as u32 }, ClaimStep::Learn));
+            return Some(Claiming::read_all(ClaimStep::Learn));
         };
-        self.answer_asked(now);
         if self.rewrites > 0 {
-            self.rewrites -= 1;
             return Some(self.settle(rules.header, confirmed));
         }
+        self.answer_asked(now);
         let promised = self.in_force();
         let wanted = match &self.asked {
             Some((asked, _)) => *asked,
@@ -222,9 +237,16 @@ impl Claiming {
         }
         let claim = self.claim(rules.header, wanted, confirmed.reserved, true);
         let tries = self.trying.take().map_or(0, |(_, tries)| tries);
-        let request = Claiming::write(&claim);
+        let step = match self.way {
+            Way::Try => (self.write(&claim), ClaimStep::Try),
+            Way::Compare => Claiming::read_all(ClaimStep::Judge),
+        };
         self.trying = Some((claim, tries + 1));
-        Some((request, ClaimStep::Try))
+        Some(step)
+    }
+
+    fn read_all(step: ClaimStep) -> (Request, ClaimStep) {
+        (Request::Read { first: 0, count: BLOCKS as u32 }, step)
     }
 
     fn claim(&mut self, header: &Header, promised: Promised, before: u64, tried: bool) -> Claim {
@@ -235,14 +257,18 @@ impl Claiming {
         Claim { pool, host, epoch, sequence, reserved, before, tried, name, vms }
     }
 
-    fn write(claim: &Claim) -> Request {
-        Request::Write { first: place_of(claim) as u32, bytes: block::encode(claim).to_vec() }
+    fn write(&self, claim: &Claim) -> Request {
+        let (first, bytes) = (place_of(claim) as u32, block::encode(claim).to_vec());
+        match self.way {
+            Way::Try => Request::Write { first, bytes },
+            Way::Compare => Request::Swap { first, bytes },
+        }
     }
 
     fn settle(&mut self, header: &Header, promised: Promised) -> (Request, ClaimStep) {
         let claim = self.claim(header, promised, promised.reserved, false);
         self.settling = Some(promised);
-        (Claiming::write(&claim), ClaimStep::Settle)
+        (self.write(&claim), ClaimStep::Settle)
     }
 
     /// Takes the result of a step. Returns the next request, if it follows at once.
@@ -250,12 +276,19 @@ impl Claiming {
         &mut self,
         now: Instant,
         step: ClaimStep,
-        blocks: &[u8],
+        done: Done,
         rules: &Rules<'_>,
     ) -> Option<(Request, ClaimStep)> {
+        if done == Done::Others {
+            self.learn_again();
+            self.not_before = now + pause();
+            return None;
+        }
+        let blocks = &done.blocks();
         match step {
-            ClaimStep::Try => Some((Request::Read { first: 0, count: BLOCKS as u32 }, ClaimStep::Judge)),
+            ClaimStep::Try => Some(Claiming::read_all(ClaimStep::Judge)),
             ClaimStep::Settle => {
+                self.rewrites = self.rewrites.saturating_sub(1);
                 self.confirmed = self.settling.take();
                 self.answer_asked(now);
                 self.next(now, rules)
@@ -268,7 +301,7 @@ impl Claiming {
                 self.learn(&Claims::read(rules.header, blocks));
                 self.next(now, rules)
             }
-            ClaimStep::Judge => Some(self.judge(now, &Claims::read(rules.header, blocks), rules)),
+            ClaimStep::Judge => self.judge(now, Claims::read(rules.header, blocks), rules),
         }
     }
 
@@ -305,12 +338,16 @@ impl Claiming {
         }
     }
 
-    /// Confirms a claim that was written before these were read, or withdraws it.
-    fn judge(&mut self, now: Instant, claims: &Claims, rules: &Rules<'_>) -> (Request, ClaimStep) {
+    /// Confirms a claim by these, which were read after it was written if it is tried, or withdraws it.
+    fn judge(&mut self, now: Instant, read: Claims, rules: &Rules<'_>) -> Option<(Request, ClaimStep)> {
         let (own, tries) = self.trying.take().expect("a claim was tried");
-        self.mend(claims);
+        self.mend(&read);
+        let claims = match self.way {
+            Way::Try => read,
+            Way::Compare => read.with(own.clone()),
+        };
         let Err(refusal) = claims.judge(&own, rules.most) else {
-            return self.settle(rules.header, Promised { reserved: own.reserved, vms: own.vms });
+            return Some(self.settle(rules.header, Promised { reserved: own.reserved, vms: own.vms }));
         };
         let is_contended = claims.held.iter().any(|claim| claim.host != self.host && claim.tried);
         let may_pass = match refusal {
@@ -325,7 +362,10 @@ impl Claiming {
         } else {
             self.refuse(now, in_words(&refusal, self.host, own.reserved));
         }
-        self.settle(rules.header, self.confirmed.unwrap_or(self.known))
+        match self.way {
+            Way::Try => Some(self.settle(rules.header, self.confirmed.unwrap_or(self.known))),
+            Way::Compare => None,
+        }
     }
 }
 
@@ -383,6 +423,8 @@ mod tests {
         wanted: u64,
         /// What its VMs were promised.
         promised: u64,
+        /// All blocks as its helper has last read them.
+        whole: Vec<u8>,
     }
 
     /// What may happen to a host.
@@ -394,8 +436,56 @@ mod tests {
         Ask(u64),
         /// It is killed in the middle of a write, of which this number of sectors has landed, and starts again.
         Kill(usize),
+        /// Its helper is killed. What that has sent arrives at once or later, if writes are compared; else it arrives before the next one starts.
+        Lose,
+        /// What a killed helper had sent arrives.
+        Arrive,
         /// Time passes.
         Wait,
+    }
+
+    /// Where hosts meet, and what arrives there late.
+    struct Meets {
+        way: Way,
+        blocks: Vec<u8>,
+        /// Each with the blocks by which it is compared.
+        late: Vec<(Request, Vec<u8>)>,
+    }
+
+    impl Meets {
+        fn new(way: Way, header: &Header) -> Meets {
+            let mut blocks = vec![0; BLOCKS * SIZE];
+            blocks[..SIZE].copy_from_slice(&block::encode(header));
+            Meets { way, blocks, late: Vec::new() }
+        }
+
+        fn put(&mut self, first: u32, bytes: &[u8]) {
+            self.blocks[first as usize * SIZE..][..bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn carry_out(&mut self, request: &Request, whole: &mut Vec<u8>) -> Done {
+            match request {
+                Request::Read { .. } => {
+                    whole.clone_from(&self.blocks);
+                    Done::Read(self.blocks.clone())
+                }
+                Request::Swap { .. } if *whole != self.blocks => Done::Others,
+                Request::Swap { first, bytes } | Request::Write { first, bytes } => {
+                    self.put(*first, bytes);
+                    whole.clone_from(&self.blocks);
+                    Done::Changed
+                }
+                Request::Lock { .. } => Done::Changed,
+            }
+        }
+
+        /// A helper has ended with this request outstanding.
+        fn lose(&mut self, request: Request, mut whole: Vec<u8>) {
+            match self.way {
+                Way::Try => drop(self.carry_out(&request, &mut whole)),
+                Way::Compare => self.late.push((request, whole)),
+            }
+        }
     }
 
     fn happens() -> impl Strategy<Value = (usize, Happens)> {
@@ -403,6 +493,8 @@ mod tests {
             12 => Just(Happens::Step),
             2 => (0..700_u64).prop_map(Happens::Ask),
             1 => (0..9_usize).prop_map(Happens::Kill),
+            1 => Just(Happens::Lose),
+            1 => Just(Happens::Arrive),
             2 => Just(Happens::Wait),
         ];
         (0..usize::from(HOSTS), what)
@@ -413,10 +505,34 @@ mod tests {
     }
 
     impl Host {
-        fn new(now: Instant, number: usize, epoch: u64, promised: u64) -> Host {
-            let mut claiming = Claiming::new(now, number as u8 + 1, epoch);
+        fn new(now: Instant, way: Way, number: usize, epoch: u64, promised: u64) -> Host {
+            let mut claiming = Claiming::new(now, way, number as u8 + 1, epoch);
             claiming.promise(now, Some(raw(promised)));
-            Host { claiming, step: None, answer: None, wanted: 0, promised }
+            Host { claiming, step: None, answer: None, wanted: 0, promised, whole: Vec::new() }
+        }
+
+        fn ask(&mut self, now: Instant, wanted: u64) {
+            if self.answer.is_some() {
+                return;
+            }
+            if wanted > self.promised {
+                let (answer, receiver) = oneshot::channel();
+                self.claiming.ask(now, raw(wanted), answer);
+                (self.answer, self.wanted) = (Some(receiver), wanted);
+            } else {
+                self.promised = wanted;
+                self.claiming.promise(now, Some(raw(wanted)));
+            }
+        }
+
+        fn step(&mut self, now: Instant, rules: &Rules<'_>, place: &mut Meets) {
+            self.step = match self.step.take() {
+                None => self.claiming.next(now, rules),
+                Some((request, step)) => {
+                    let done = place.carry_out(&request, &mut self.whole);
+                    self.claiming.replied(now, step, done, rules)
+                }
+            };
         }
 
         /// Takes the answer to what a change asked, and puts that into force.
@@ -432,52 +548,57 @@ mod tests {
         }
     }
 
+    fn carry_on(way: Way, events: Vec<(usize, Happens)>) -> Result<(), TestCaseError> {
+        let header = Header { pool: 7, hosts: HOSTS, milli_iops: 1_000_000, request_bytes: 8192 };
+        let mut place = Meets::new(way, &header);
+        let mut now = Instant::now();
+        let mut hosts: Vec<Host> =
+            (0..usize::from(HOSTS)).map(|number| Host::new(now, way, number, number as u64, 0)).collect();
+        for (epoch, (number, event)) in (100..).zip(events) {
+            let rules = Rules { header: &header, most: MOST, obstacle: None, is_disputed: false };
+            let host = &mut hosts[number];
+            match event {
+                Happens::Wait => now += PAUSE.1,
+                Happens::Ask(wanted) => host.ask(now, wanted),
+                Happens::Kill(sectors) => {
+                    match host.step.take() {
+                        Some((Request::Write { first, bytes }, _)) => {
+                            place.put(first, &bytes[..(512 * sectors).min(SIZE)]);
+                        }
+                        Some((request, _)) => place.lose(request, host.whole.clone()),
+                        None => {}
+                    }
+                    *host = Host::new(now, way, number, epoch, host.promised);
+                }
+                Happens::Lose => {
+                    if let Some((request, _)) = host.step.take() {
+                        place.lose(request, std::mem::take(&mut host.whole));
+                        host.claiming.interrupt(now, "it was lost");
+                    }
+                }
+                Happens::Arrive => {
+                    if let Some((request, mut whole)) = place.late.pop() {
+                        place.carry_out(&request, &mut whole);
+                    }
+                }
+                Happens::Step => host.step(now, &rules, &mut place),
+            }
+            hosts[number].follow(now);
+            let promised: u64 = hosts.iter().map(|host| host.promised).sum();
+            prop_assert!(promised <= MOST, "{promised} of {MOST} after {epoch}");
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn hosts_never_promise_together_more_than_there_is(events in prop::collection::vec(happens(), 1..300)) {
-            let header = Header { pool: 7, hosts: HOSTS, milli_iops: 1_000_000, request_bytes: 8192 };
-            let mut place = vec![0; BLOCKS * SIZE];
-            place[..SIZE].copy_from_slice(&block::encode(&header));
-            let mut now = Instant::now();
-            let mut hosts: Vec<Host> = (0..usize::from(HOSTS)).map(|number| Host::new(now, number, number as u64, 0)).collect();
-            for (epoch, (number, event)) in (100..).zip(events) {
-                let rules = Rules { header: &header, most: MOST, obstacle: None, is_disputed: false };
-                let host = &mut hosts[number];
-                match event {
-                    Happens::Wait => now += PAUSE.1,
-                    Happens::Ask(wanted) => if host.answer.is_none() {
-                        if wanted > host.promised {
-                            let (answer, receiver) = oneshot::channel();
-                            host.claiming.ask(now, raw(wanted), answer);
-                            (host.answer, host.wanted) = (Some(receiver), wanted);
-                        } else {
-                            host.promised = wanted;
-                            host.claiming.promise(now, Some(raw(wanted)));
-                        }
-                    }
-                    Happens::Kill(sectors) => {
-                        if let Some((Request::Write { first, bytes }, _)) = host.step.take() {
-                            let (at, landed) = (first as usize * SIZE, (512 * sectors).min(SIZE));
-                            place[at..at + landed].copy_from_slice(&bytes[..landed]);
-                        }
-                        *host = Host::new(now, number, epoch, host.promised);
-                    }
-                    Happens::Step => {
-                        let next = match host.step.take() {
-                            None => host.claiming.next(now, &rules),
-                            Some((Request::Write { first, bytes }, step)) => {
-                                place[first as usize * SIZE..][..bytes.len()].copy_from_slice(&bytes);
-                                host.claiming.replied(now, step, &[], &rules)
-                            }
-                            Some((_, step)) => host.claiming.replied(now, step, &place, &rules),
-                        };
-                        host.step = next;
-                    }
-                }
-                hosts[number].follow(now);
-                let promised: u64 = hosts.iter().map(|host| host.promised).sum();
-                prop_assert!(promised <= MOST, "{promised} of {MOST} after {epoch}");
-            }
+            carry_on(Way::Try, events)?;
+        }
+
+        #[test]
+        fn where_claims_are_compared_they_do_not_either(events in prop::collection::vec(happens(), 1..300)) {
+            carry_on(Way::Compare, events)?;
         }
     }
 }

@@ -8,12 +8,12 @@
 //!
 //! It waits for no disk, so a place that hangs costs views and nothing else: the device then gets orders for a host without views.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sluice_config::Meeting as Place;
 use sluice_io::clock::Clock;
 use sluice_io::device::PoolHandle;
 use sluice_pool::block::{self, BLOCKS};
@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 
 use super::claiming::{Answer, ClaimStep, Claiming, Promised, Rules};
 use super::helper::{Helper, News, Reply, Request};
+use super::place;
 
 /// Maximum time for a device thread to end a period.
 const DEVICE_MAX: Duration = Duration::from_millis(100);
@@ -58,7 +59,7 @@ pub(crate) struct Stated {
 
 /// The running exchange of a device. Ends when dropped, and waits for nothing.
 pub(crate) struct PoolExchange {
-    pub(crate) meeting: PathBuf,
+    place: Place,
     stated: Stated,
     leaves: bool,
     events: Sender<Event>,
@@ -81,7 +82,7 @@ enum Step {
 /// The way to the meeting place.
 struct Line {
     device: String,
-    path: PathBuf,
+    place: Place,
     events: Sender<Event>,
     helper: Option<Helper>,
     /// Number of the helper, so that news of an earlier one are known.
@@ -95,13 +96,17 @@ impl Line {
         self.number += 1;
         let (number, events) = (self.number, self.events.clone());
         let news = move |news| events.send(Event::Helper(number, news)).is_ok();
-        self.helper = Some(Helper::start(&self.path, &self.device, news)?);
+        self.helper = Some(Helper::start(&self.place, &self.device, news)?);
         Ok(())
     }
 
-    /// Whether it was sent.
-    fn ask(&mut self, request: &Request) -> bool {
-        self.requests += u64::from(!matches!(request, Request::Lock { .. }));
+    /// Whether it was sent. `hosts`: of the pool.
+    fn ask(&mut self, request: &Request, hosts: u8) -> bool {
+        self.requests += match request {
+            Request::Read { count, .. } => place::requests_of_read(&self.place, *count, hosts),
+            Request::Write { .. } | Request::Swap { .. } => 1,
+            Request::Lock { .. } => 0,
+        };
         self.helper.as_mut().is_some_and(|helper| helper.ask(request).is_ok())
     }
 }
@@ -145,11 +150,11 @@ impl PoolExchange {
     ///
     /// # Errors
     /// That of starting a thread.
-    pub(crate) fn start(device: PoolHandle, name: &str, path: PathBuf, stated: Stated) -> std::io::Result<Self> {
+    pub(crate) fn start(device: PoolHandle, name: &str, place: Place, stated: Stated) -> std::io::Result<Self> {
         let (events, inbox) = channel();
-        let meeting = Meeting::new(device, name, &path, stated, events.clone());
+        let meeting = Meeting::new(device, name, place.clone(), stated, events.clone());
         thread::Builder::new().name(format!("pool-{name}")).spawn(move || meeting.run(&inbox))?;
-        Ok(PoolExchange { meeting: path, stated, leaves: false, events })
+        Ok(PoolExchange { place, stated, leaves: false, events })
     }
 
     /// Follows what is in force now.
@@ -172,8 +177,8 @@ impl PoolExchange {
     }
 
     /// Whether it meets the others there, under this number.
-    pub(crate) fn is_at(&self, meeting: &Path, host: u8) -> bool {
-        self.meeting == meeting && self.stated.settings.host == host
+    pub(crate) fn is_at(&self, place: &Place, host: u8) -> bool {
+        self.place == *place && self.stated.settings.host == host
     }
 }
 
@@ -184,12 +189,11 @@ impl Drop for PoolExchange {
 }
 
 impl Meeting {
-    fn new(device: PoolHandle, name: &str, path: &Path, stated: Stated, events: Sender<Event>) -> Self {
+    fn new(device: PoolHandle, name: &str, place: Place, stated: Stated, events: Sender<Event>) -> Self {
         let (clock, epoch) = (Clock::start(), super::random());
-        let mut claiming = Claiming::new(Instant::now(), stated.settings.host, epoch);
+        let mut claiming = Claiming::new(Instant::now(), place::way(&place), stated.settings.host, epoch);
         claiming.promise(Instant::now(), stated.promised);
-        let path = path.to_owned();
-        let line = Line { device: name.to_owned(), path, events, helper: None, number: 0, requests: 0 };
+        let line = Line { device: name.to_owned(), place, events, helper: None, number: 0, requests: 0 };
         Meeting {
             device,
             asked: None,
@@ -247,7 +251,7 @@ impl Meeting {
     fn clear_block(&mut self) {
         if self.written.is_some() {
             let first = block::usage_of(self.stated.settings.host) as u32;
-            self.line.ask(&Request::Write { first, bytes: vec![0; block::SIZE] });
+            self.line.ask(&Request::Write { first, bytes: vec![0; block::SIZE] }, 0);
         }
     }
 
@@ -335,7 +339,8 @@ impl Meeting {
     }
 
     fn ask(&mut self, request: &Request, step: Step) {
-        if self.line.ask(request) {
+        let hosts = self.exchange.header().map_or(0, |header| header.hosts);
+        if self.line.ask(request, hosts) {
             self.step = step;
         } else {
             self.lose_helper();
@@ -355,8 +360,8 @@ impl Meeting {
 
     fn replied(&mut self, reply: Reply) {
         let step = std::mem::replace(&mut self.step, Step::Idle);
-        let blocks = match reply {
-            Ok(blocks) => blocks,
+        let done = match reply {
+            Ok(done) => done,
             Err(error) => {
                 self.written = None;
                 if let Step::Write(_) = step {
@@ -371,8 +376,8 @@ impl Meeting {
             }
         };
         match step {
-            Step::Header => self.take_header(&blocks),
-            Step::Read(since) => self.take_blocks(&blocks, since),
+            Step::Header => self.take_header(&done.blocks()),
+            Step::Read(since) => self.take_blocks(&done.blocks(), since),
             Step::Write(since) => {
                 self.trip = since.elapsed();
                 self.exchange.wrote(true);
@@ -381,7 +386,7 @@ impl Meeting {
                 self.claim();
             }
             Step::Claim(step) => {
-                let next = self.with_rules(|claiming, rules| claiming.replied(Instant::now(), step, &blocks, rules));
+                let next = self.with_rules(|claiming, rules| claiming.replied(Instant::now(), step, done, rules));
                 self.ask_for_claim(next);
             }
             Step::Lock | Step::Idle | Step::None(_) => {}
@@ -450,11 +455,12 @@ impl Meeting {
         let is_disputed = self.exchange.is_disputed(now, self.period());
         let header = self.exchange.header()?;
         let obstacle = self.exchange.troubles(now, period).iter().find_map(|trouble| match trouble {
-            Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.line.path)),
+            Trouble::Capacity(..) => Some(super::manage::other_capacity(header, &self.line.place)),
             _ => None,
         });
-        // What hosts read and write here is no longer there for their VMs. This host's part is not in `most`.
-        let most = self.stated.most.saturating_sub(self.exchange.rate_of_others());
+        // What hosts read and write here is no longer there for their VMs. What this host needs at a file is not in `most`.
+        let requests = place::requests_of_period(&self.line.place, header.hosts);
+        let most = self.stated.most.saturating_sub(self.exchange.rate_of_meeting(requests));
         go_on(&mut self.claiming, &Rules { header, most, obstacle, is_disputed })
     }
 
@@ -472,7 +478,7 @@ impl Meeting {
         if error == self.error {
             return;
         }
-        let (device, meeting) = (&self.line.device, self.line.path.display());
+        let (device, meeting) = (&self.line.device, &self.line.place);
         match &error {
             Some(error) => {
                 tracing::error!(device, %meeting, error, "Cannot meet the other hosts: serving with the part of one host")

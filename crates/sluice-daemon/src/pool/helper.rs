@@ -12,15 +12,15 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use sluice_config::Meeting;
 use sluice_pool::block::{BLOCKS, SIZE};
 
-use super::place::{Access, Place};
+use super::place::{self, Access, Place};
 use crate::launcher::{self, PROGRAM, Question};
 
 /// Name of the command of the daemon's program.
@@ -33,18 +33,41 @@ pub(super) enum Request {
     Read { first: u32, count: u32 },
     /// Writes blocks.
     Write { first: u32, bytes: Vec<u8> },
+    /// Writes blocks of claims if the claims are still as this helper has last read all blocks.
+    Swap { first: u32, bytes: Vec<u8> },
     /// Locks a block until the helper ends.
     Lock { block: u32 },
 }
 
-/// A reply: what was read, nothing otherwise, or the error.
-pub(super) type Reply = Result<Vec<u8>, String>;
+/// What a request has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Done {
+    Read(Vec<u8>),
+    /// It has written or locked.
+    Changed,
+    /// Nothing was written, because the claims were no longer the same.
+    Others,
+}
+
+/// A reply: what was done, or the error.
+pub(super) type Reply = Result<Done, String>;
+
+impl Done {
+    /// The blocks that were read.
+    pub(super) fn blocks(self) -> Vec<u8> {
+        match self {
+            Done::Read(blocks) => blocks,
+            Done::Changed | Done::Others => Vec::new(),
+        }
+    }
+}
 
 impl Request {
     fn encode(&self) -> Vec<u8> {
         let (kind, first, count, bytes): (u8, u32, u32, &[u8]) = match self {
             Request::Read { first, count } => (b'r', *first, *count, &[]),
             Request::Write { first, bytes } => (b'w', *first, (bytes.len() / SIZE) as u32, bytes),
+            Request::Swap { first, bytes } => (b's', *first, (bytes.len() / SIZE) as u32, bytes),
             Request::Lock { block } => (b'l', *block, 1, &[]),
         };
         let mut whole = vec![kind];
@@ -64,20 +87,36 @@ impl Request {
         match kind[0] {
             b'r' => Ok(Request::Read { first, count }),
             b'l' => Ok(Request::Lock { block: first }),
-            b'w' => {
+            kind @ (b'w' | b's') => {
                 let mut bytes = vec![0; count as usize * SIZE];
                 input.read_exact(&mut bytes)?;
-                Ok(Request::Write { first, bytes })
+                Ok(if kind == b'w' { Request::Write { first, bytes } } else { Request::Swap { first, bytes } })
             }
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
-    fn carry_out(&self, place: &Place) -> io::Result<Vec<u8>> {
+    /// `whole`: all blocks as they were last read.
+    fn carry_out(&self, place: &dyn Place, whole: &mut Vec<u8>) -> io::Result<Done> {
         match self {
-            Request::Read { first, count } => place.read(*first as usize, *count as usize),
-            Request::Write { first, bytes } => place.write(*first as usize, bytes).map(|()| Vec::new()),
-            Request::Lock { block } => place.lock(*block as usize).map(|()| Vec::new()),
+            Request::Read { first, count } => {
+                let blocks = place.read(*first as usize, *count as usize)?;
+                if *count as usize == BLOCKS {
+                    whole.clone_from(&blocks);
+                }
+                Ok(Done::Read(blocks))
+            }
+            Request::Write { first, bytes } => place.write(*first as usize, bytes).map(|()| Done::Changed),
+            Request::Swap { .. } if whole.is_empty() => Ok(Done::Others),
+            Request::Swap { first, bytes } => {
+                if !place.write_if(whole, *first as usize, bytes)? {
+                    return Ok(Done::Others);
+                }
+                let at = *first as usize * SIZE;
+                whole[at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(Done::Changed)
+            }
+            Request::Lock { block } => place.lock(*block as usize).map(|()| Done::Changed),
         }
     }
 }
@@ -89,22 +128,29 @@ fn number(input: &mut impl Read) -> io::Result<u32> {
 }
 
 fn send(output: &mut impl Write, reply: &Reply) -> io::Result<()> {
-    let (is_error, bytes) = match reply {
-        Ok(bytes) => (0_u8, bytes.as_slice()),
-        Err(error) => (1, error.as_bytes()),
+    let (kind, bytes): (u8, &[u8]) = match reply {
+        Ok(Done::Read(bytes)) => (b'r', bytes),
+        Ok(Done::Changed) => (b'c', &[]),
+        Ok(Done::Others) => (b'o', &[]),
+        Err(error) => (b'e', error.as_bytes()),
     };
-    output.write_all(&[is_error])?;
+    output.write_all(&[kind])?;
     output.write_all(&(bytes.len() as u32).to_le_bytes())?;
     output.write_all(bytes)?;
     output.flush()
 }
 
 fn receive(input: &mut impl Read) -> io::Result<Reply> {
-    let mut is_error = [0];
-    input.read_exact(&mut is_error)?;
+    let mut kind = [0];
+    input.read_exact(&mut kind)?;
     let mut bytes = vec![0; number(input)? as usize];
     input.read_exact(&mut bytes)?;
-    Ok(if is_error[0] == 0 { Ok(bytes) } else { Err(String::from_utf8_lossy(&bytes).into_owned()) })
+    Ok(match kind[0] {
+        b'r' => Ok(Done::Read(bytes)),
+        b'c' => Ok(Done::Changed),
+        b'o' => Ok(Done::Others),
+        _ => Err(String::from_utf8_lossy(&bytes).into_owned()),
+    })
 }
 
 /// Serves requests from standard input until the daemon has gone. The place is opened with the first request, so that an error reaches the
@@ -112,10 +158,11 @@ fn receive(input: &mut impl Read) -> io::Result<Reply> {
 ///
 /// # Errors
 /// A request that cannot be read.
-pub fn serve(path: &Path) -> io::Result<()> {
+pub fn serve(meeting: &Meeting) -> io::Result<()> {
     let _ = rustix::thread::set_name(c"sluice-meeting");
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
-    let mut place = None;
+    let mut place: Option<Box<dyn Place>> = None;
+    let mut whole = Vec::new();
     loop {
         let request = match Request::decode(&mut input) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -123,26 +170,25 @@ pub fn serve(path: &Path) -> io::Result<()> {
         };
         let opened = match &mut place {
             Some(place) => Ok(&*place),
-            none => Place::open(path, Access::Write).map(|opened| &*none.insert(opened)),
+            none => place::open(meeting, Access::Write).map(|opened| &*none.insert(opened)),
         };
-        let reply = match opened.and_then(|place| Ok((place, place.is_at_its_path()?))) {
-            Ok((place, true)) => request.carry_out(place).map_err(|error| describe(&error)),
-            Ok((_, false)) => Err(REPLACED.to_owned()),
-            Err(error) => Err(describe(&error)),
-        };
+        let done = opened.and_then(|place| match place.is_at_its_name()? {
+            true => request.carry_out(&**place, &mut whole),
+            false => Err(io::ErrorKind::StaleNetworkFileHandle.into()),
+        });
         // The next helper opens what is there then.
-        let is_replaced = reply.as_ref().is_err_and(|error| error == REPLACED);
-        if send(&mut output, &reply).is_err() || is_replaced {
+        let is_over = done.as_ref().is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::StaleNetworkFileHandle | io::ErrorKind::NotConnected)
+        });
+        if send(&mut output, &done.map_err(|error| describe(&error))).is_err() || is_over {
             return Ok(());
         }
     }
 }
 
-/// The error of a place that is no longer at its path.
-const REPLACED: &str = "another file is there now";
-
 fn describe(error: &io::Error) -> String {
     match error.kind() {
+        io::ErrorKind::StaleNetworkFileHandle => "another file is there now".to_owned(),
         io::ErrorKind::InvalidInput => "its file system has no direct I/O".to_owned(),
         io::ErrorKind::UnexpectedEof => "it is too short: write it with `sluice pool create`".to_owned(),
         io::ErrorKind::NotFound => "it does not exist: write it with `sluice pool create`".to_owned(),
@@ -160,12 +206,18 @@ pub(super) enum News {
 }
 
 /// Starts a helper process. Returns the socket by which it gets requests and sends replies.
-pub(crate) fn spawn(path: &Path) -> io::Result<(UnixStream, Child)> {
+pub(crate) fn spawn(meeting: &Meeting) -> io::Result<(UnixStream, Child)> {
     let (socket, own) = UnixStream::pair()?;
     let own = OwnedFd::from(own);
     // This program, also after an upgrade has replaced its file.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(PROGRAM).arg(COMMAND).arg(path).stdin(own.try_clone()?).stdout(own).stderr(Stdio::null());
+    command
+        .arg0(PROGRAM)
+        .arg(COMMAND)
+        .arg(serde_json::to_string(meeting)?)
+        .stdin(own.try_clone()?)
+        .stdout(own)
+        .stderr(Stdio::null());
     Ok((socket, command.spawn()?))
 }
 
@@ -176,13 +228,17 @@ pub(super) struct Helper {
 
 impl Helper {
     /// Starts a helper whose replies go to `news`.
-    pub(super) fn start(path: &Path, name: &str, news: impl Fn(News) -> bool + Send + 'static) -> io::Result<Helper> {
-        let (socket, child) = match launcher::ask_for(Question::Meet(path.to_owned())) {
+    pub(super) fn start(
+        meeting: &Meeting,
+        name: &str,
+        news: impl Fn(News) -> bool + Send + 'static,
+    ) -> io::Result<Helper> {
+        let (socket, child) = match launcher::ask_for(Question::Meet(meeting.clone())) {
             Some(started) => {
                 let socket = started.and_then(|socket| socket.ok_or_else(|| "it has no socket".to_owned()));
                 (UnixStream::from(socket.map_err(io::Error::other)?), None)
             }
-            None => spawn(path).map(|(socket, child)| (socket, Some(child)))?,
+            None => spawn(meeting).map(|(socket, child)| (socket, Some(child)))?,
         };
         let output = socket.try_clone()?;
         thread::Builder::new().name(format!("meet-{name}")).spawn(move || follow(output, child, &news))?;
@@ -199,13 +255,13 @@ impl Helper {
 ///
 /// # Errors
 /// The reason in words; without a reply within `timeout` that too.
-pub(crate) fn read_header(path: &Path, timeout: Duration) -> Result<Vec<u8>, String> {
+pub(crate) fn read_header(meeting: &Meeting, timeout: Duration) -> Result<Vec<u8>, String> {
     let (sender, receiver) = channel();
-    let started = Helper::start(path, "look", move |news| sender.send(news).is_ok());
+    let started = Helper::start(meeting, "look", move |news| sender.send(news).is_ok());
     let mut helper = started.map_err(|error| format!("its helper cannot be started: {error}"))?;
     helper.ask(&Request::Read { first: 0, count: 1 }).map_err(|error| error.to_string())?;
     match receiver.recv_timeout(timeout) {
-        Ok(News::Reply(reply)) => reply,
+        Ok(News::Reply(reply)) => reply.map(Done::blocks),
         Ok(News::Gone) | Err(RecvTimeoutError::Disconnected) => Err("its helper has ended".to_owned()),
         Err(RecvTimeoutError::Timeout) => Err(format!("no response for {} s", timeout.as_secs())),
     }
@@ -236,14 +292,18 @@ mod tests {
     #[test]
     fn a_request_is_read_as_it_was_sent() {
         let bytes = vec![7; 2 * SIZE];
-        for request in
-            [Request::Read { first: 0, count: 65 }, Request::Write { first: 3, bytes }, Request::Lock { block: 1 }]
-        {
+        for request in [
+            Request::Read { first: 0, count: 65 },
+            Request::Write { first: 3, bytes: bytes.clone() },
+            Request::Swap { first: 65, bytes: bytes.clone() },
+            Request::Lock { block: 1 },
+        ] {
             assert_eq!(Request::decode(&mut request.encode().as_slice()).unwrap(), request);
         }
-        let reply: Reply = Err("gone".to_owned());
-        let mut sent = Vec::new();
-        send(&mut sent, &reply).unwrap();
-        assert_eq!(receive(&mut sent.as_slice()).unwrap(), reply);
+        for reply in [Err("gone".to_owned()), Ok(Done::Read(bytes)), Ok(Done::Changed), Ok(Done::Others)] {
+            let mut sent = Vec::new();
+            send(&mut sent, &reply).unwrap();
+            assert_eq!(receive(&mut sent.as_slice()).unwrap(), reply);
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! What `sluice pool` does at the place where hosts meet, without a daemon.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use sluice_config::Meeting;
 use sluice_pool::block::{self, BLOCKS, Header, Host, SIZE, Unreadable, Usage};
 use sluice_pool::claims::Claims;
 use sluice_pool::dues::raw;
@@ -12,7 +12,7 @@ use sluice_pool::exchange::{meeting_rate, requests};
 use sluice_sched::Iops;
 use sluice_sched::units::StatedIops;
 
-use super::place::{Access, Place};
+use super::place::{self, Access, Place};
 
 /// Default of `weight_floor`.
 const WEIGHT_FLOOR_PERCENT: u64 = 2;
@@ -24,30 +24,30 @@ const WATCH: Duration = Duration::from_millis(4200);
 /// Why a place cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("Cannot open {}: {}", .path.display(), remedy(.error))]
-    Open { path: PathBuf, error: io::Error },
-    #[error("Cannot {what} {}: {}", .path.display(), remedy(.error))]
-    Access { path: PathBuf, what: &'static str, error: io::Error },
+    #[error("Cannot open {}: {}", .place, remedy(.error))]
+    Open { place: Meeting, error: io::Error },
+    #[error("Cannot {what} {}: {}", .place, remedy(.error))]
+    Access { place: Meeting, what: &'static str, error: io::Error },
     #[error(
         "{} has a pool of {} hosts with {} already: add --keep to change its capacity or its number of hosts and keep what hosts have \
-         reserved", .path.display(), .header.hosts, capacity(.header)
+         reserved", .place, .header.hosts, capacity(.header)
     )]
-    Exists { path: PathBuf, header: Header },
-    #[error("{} holds something else: use another file or block device, or overwrite it with --force", .path.display())]
-    Used { path: PathBuf },
-    #[error("{} has no pool that can be read: its header {why}; write it with `sluice pool create`", .path.display())]
-    NoPool { path: PathBuf, why: Unreadable },
-    #[error("{} is too short: hosts need {} KiB", .path.display(), BLOCKS * SIZE / 1024)]
-    TooShort { path: PathBuf },
-    #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .path.display())]
-    Claimed { path: PathBuf, host: Host },
-    #[error("The claims of host {host} at {} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget`", .path.display())]
-    UnreadableClaim { path: PathBuf, host: Host, why: Unreadable },
+    Exists { place: Meeting, header: Header },
+    #[error("{} holds something else: use another file or block device, or overwrite it with --force", .place)]
+    Used { place: Meeting },
+    #[error("{} has no pool that can be read: its header {why}; write it with `sluice pool create`", .place)]
+    NoPool { place: Meeting, why: Unreadable },
+    #[error("{} is too short: hosts need {} KiB", .place, BLOCKS * SIZE / 1024)]
+    TooShort { place: Meeting },
+    #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .place)]
+    Claimed { place: Meeting, host: Host },
+    #[error("The claims of host {host} at {} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget`", .place)]
+    UnreadableClaim { place: Meeting, host: Host, why: Unreadable },
     #[error(
         "Hosts have {iops:.0} iops of the pool at {} reserved, which {capacity} does not keep: lower reservations first. The size of a request stays \
-         as long as something is reserved", .path.display()
+         as long as something is reserved", .place
     )]
-    Reserved { path: PathBuf, iops: f64, capacity: String },
+    Reserved { place: Meeting, iops: f64, capacity: String },
     #[error("A reference size of {0} bytes is no power of two: write a capacity such as \"20000 iops@8KiB\"")]
     RequestSize(u64),
     #[error("The {hosts} hosts need all of {capacity} to meet: state what the storage sustains, or fewer hosts")]
@@ -109,30 +109,34 @@ pub struct HostLook {
 ///
 /// # Errors
 /// [`PoolError`]. Nothing is written if the place holds something else.
-pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
+pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
     let StatedIops { iops, size } = how.capacity;
     let request_bytes = size.map_or(REQUEST_BYTES, |size| size.0);
     if !request_bytes.is_power_of_two() {
         return Err(PoolError::RequestSize(request_bytes));
     }
     let mut header = Header { pool: super::random(), hosts: how.hosts, milli_iops: iops.milli(), request_bytes };
-    if most(&header) == 0 {
+    if most(meeting, &header) == 0 {
         return Err(PoolError::NothingLeft { hosts: how.hosts, capacity: capacity(&header) });
     }
-    let failed = |what| move |error| PoolError::Access { path: path.to_owned(), what, error };
-    let is_empty = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0);
-    let place = match Place::open(path, Access::Write) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !how.keep => make(path)?,
+    let failed = |what| move |error| PoolError::Access { place: meeting.clone(), what, error };
+    let metadata = meeting.file().and_then(|path| std::fs::metadata(path).ok());
+    let is_empty = metadata.is_some_and(|found| found.is_file() && found.len() == 0);
+    let opened = match place::open(meeting, Access::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !how.keep => place::make(meeting),
+        opened => opened,
+    };
+    let place = match opened {
         // It was killed before it had written anything.
         Ok(place) if is_empty && !how.keep => {
             place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?;
             place
         }
-        opened => opened.map_err(|error| PoolError::Open { path: path.to_owned(), error })?,
+        opened => opened.map_err(|error| PoolError::Open { place: meeting.clone(), error })?,
     };
     let blocks = match place.read(0, BLOCKS) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(PoolError::TooShort { path: path.to_owned() });
+            return Err(PoolError::TooShort { place: meeting.clone() });
         }
         read => read.map_err(failed("read"))?,
     };
@@ -141,19 +145,19 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
     match known {
         Ok(known) if how.keep => {
             header.pool = known.pool;
-            check_claims(path, &known, &header, &blocks)?;
+            check_claims(meeting, &known, &header, &blocks)?;
             write(&header)?;
             // A host may have confirmed one meanwhile.
             let after = place.read(0, BLOCKS).map_err(failed("read"))?;
-            if let Err(error) = check_claims(path, &known, &header, &after) {
+            if let Err(error) = check_claims(meeting, &known, &header, &after) {
                 write(&known)?;
                 return Err(error);
             }
             return Ok(header);
         }
-        Ok(header) if !how.force => return Err(PoolError::Exists { path: path.to_owned(), header }),
+        Ok(header) if !how.force => return Err(PoolError::Exists { place: meeting.clone(), header }),
         Err(_) if !how.force && blocks.iter().any(|byte| *byte != 0) => {
-            return Err(PoolError::Used { path: path.to_owned() });
+            return Err(PoolError::Used { place: meeting.clone() });
         }
         Ok(_) | Err(_) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
     }
@@ -163,59 +167,45 @@ pub fn create(path: &Path, how: &Creation) -> Result<Header, PoolError> {
 
 /// Returns what hosts may reserve together in raw cost per second: the capacity without the requests by which they meet, and without the
 /// default weight floor.
-fn most(header: &Header) -> u64 {
-    let left = raw(Iops::from_milli(header.milli_iops.max(1))).saturating_sub(meeting_rate(header.hosts, header.hosts));
+fn most(meeting: &Meeting, header: &Header) -> u64 {
+    let requests = place::requests_of_period(meeting, header.hosts);
+    let to_meet = meeting_rate(header.hosts, header.hosts, requests);
+    let left = raw(Iops::from_milli(header.milli_iops.max(1))).saturating_sub(to_meet);
     left / 100 * (100 - WEIGHT_FLOOR_PERCENT)
 }
 
 /// Checks that what hosts have reserved fits another header of their pool.
-fn check_claims(path: &Path, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
+fn check_claims(meeting: &Meeting, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
     let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, blocks);
     if let Some((host, why)) = claims.unreadable.first() {
-        return Err(PoolError::UnreadableClaim { path: path.to_owned(), host: *host, why: *why });
+        return Err(PoolError::UnreadableClaim { place: meeting.clone(), host: *host, why: *why });
     }
     if let Some(claim) = claims.held.iter().find(|claim| claim.host > new.hosts && claim.reserved > 0) {
-        return Err(PoolError::Claimed { path: path.to_owned(), host: claim.host });
+        return Err(PoolError::Claimed { place: meeting.clone(), host: claim.host });
     }
-    let (held, most) = (claims.sum(), most(new));
+    let (held, most) = (claims.sum(), most(meeting, new));
     if held > most || held > 0 && known.request_bytes != new.request_bytes {
-        return Err(PoolError::Reserved { path: path.to_owned(), iops: requests(held), capacity: capacity(new) });
+        return Err(PoolError::Reserved { place: meeting.clone(), iops: requests(held), capacity: capacity(new) });
     }
     Ok(())
-}
-
-/// Makes the file, full of zeroes.
-fn make(path: &Path) -> Result<Place, PoolError> {
-    let place = Place::open(path, Access::Make);
-    let place = place.map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
-    let written = place.write(0, &vec![0; BLOCKS * SIZE]).and_then(|()| {
-        // The name must outlast a crash of this host, too.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::File::open(folder)?.sync_all()
-    });
-    if let Err(error) = written {
-        let _ = std::fs::remove_file(path);
-        return Err(PoolError::Access { path: path.to_owned(), what: "write", error });
-    }
-    Ok(place)
 }
 
 /// Reads the header of a pool.
 ///
 /// # Errors
 /// [`PoolError`].
-pub fn header(path: &Path) -> Result<Header, PoolError> {
-    read(path, Access::Write).map(|(_, header, _)| header)
+pub fn header(meeting: &Meeting) -> Result<Header, PoolError> {
+    read(meeting, Access::Write).map(|(_, header, _)| header)
 }
 
 /// What to do if a host file states another capacity than the pool has.
 #[must_use]
-pub fn other_capacity(header: &Header, path: &Path) -> String {
+pub fn other_capacity(header: &Header, meeting: &Meeting) -> String {
     format!(
         "the pool has capacity = \"{}\", and the host file another one: write that, or change the pool with `sluice pool create {} --hosts {} \
          --capacity RATE --keep`",
         capacity(header),
-        path.display(),
+        meeting.as_arguments(),
         header.hosts
     )
 }
@@ -224,11 +214,11 @@ pub fn other_capacity(header: &Header, path: &Path) -> String {
 ///
 /// # Errors
 /// [`PoolError`].
-pub fn look(path: &Path) -> Result<Look, PoolError> {
-    let (place, header, before) = read(path, Access::Read)?;
+pub fn look(meeting: &Meeting) -> Result<Look, PoolError> {
+    let (place, header, before) = read(meeting, Access::Read)?;
     sleep(WATCH);
     let after =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.clone(), what: "read", error })?;
     let usage = |host: Host, blocks: &[u8]| {
         let at = block::usage_of(host) * SIZE;
         block::decode::<Usage>(&blocks[at..at + SIZE])
@@ -240,12 +230,12 @@ pub fn look(path: &Path) -> Result<Look, PoolError> {
     Ok(Look { hosts: hosts.collect(), claims: Claims::read(&header, &after), header })
 }
 
-fn read(path: &Path, access: Access) -> Result<(Place, Header, Vec<u8>), PoolError> {
-    let place = Place::open(path, access).map_err(|error| PoolError::Open { path: path.to_owned(), error })?;
+fn read(meeting: &Meeting, access: Access) -> Result<(Box<dyn Place>, Header, Vec<u8>), PoolError> {
+    let place = place::open(meeting, access).map_err(|error| PoolError::Open { place: meeting.clone(), error })?;
     let blocks =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { path: path.to_owned(), what: "read", error })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.clone(), what: "read", error })?;
     let header = block::decode::<Header>(&blocks[..SIZE]);
-    let header = header.map_err(|why| PoolError::NoPool { path: path.to_owned(), why })?;
+    let header = header.map_err(|why| PoolError::NoPool { place: meeting.clone(), why })?;
     Ok((place, header, blocks))
 }
 
@@ -253,26 +243,27 @@ fn read(path: &Path, access: Access) -> Result<(Place, Header, Vec<u8>), PoolErr
 ///
 /// # Errors
 /// [`PoolError::Runs`] and others.
-pub fn forget(path: &Path, host: Host) -> Result<(), PoolError> {
-    let look = look(path)?;
+pub fn forget(meeting: &Meeting, host: Host) -> Result<(), PoolError> {
+    let look = look(meeting)?;
     let hosts = look.header.hosts;
     let known = look.hosts.iter().find(|known| known.host == host).ok_or(PoolError::NoHost { host, hosts })?;
     if known.runs {
         return Err(PoolError::Runs { host });
     }
-    let (place, ..) = read(path, Access::Write)?;
+    let (place, ..) = read(meeting, Access::Write)?;
     let zeroes = vec![0; 2 * SIZE];
     let written =
         place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));
-    written.map_err(|error| PoolError::Access { path: path.to_owned(), what: "write", error })
+    written.map_err(|error| PoolError::Access { place: meeting.clone(), what: "write", error })
 }
 
 /// What may keep hosts from meeting at a place that can be written, as far as this host can see it.
 #[must_use]
-pub fn warnings(path: &Path) -> Vec<String> {
+pub fn warnings(meeting: &Meeting) -> Vec<String> {
     const NFS: u32 = 0x6969;
     const LOCAL: [(u32, &str); 4] =
         [(0xef53, "ext4"), (0x5846_5342, "XFS"), (0x9123_683e, "Btrfs"), (0x0102_1994, "tmpfs")];
+    let Some(path) = meeting.file() else { return Vec::new() };
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let Ok(found) = rustix::fs::statfs(path) else { return Vec::new() };
     let kind = found.f_type as u32;

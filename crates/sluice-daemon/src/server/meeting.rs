@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sluice_config::Meeting as Place;
 use sluice_pool::block::{self, Header};
 
 use super::change::Change;
@@ -30,7 +31,7 @@ enum Look {
 #[derive(Clone)]
 pub(super) struct Meeting {
     device: String,
-    path: PathBuf,
+    place: Place,
     host: u8,
     look: Look,
     /// Capacity in thousandths of a request per second, and the size of a request, that the host file states.
@@ -41,27 +42,27 @@ impl Meeting {
     fn look(&self) -> io::Result<()> {
         let header = match self.look {
             Look::None => return Ok(()),
-            Look::Itself => manage::header(&self.path).map_err(io::Error::other)?,
+            Look::Itself => manage::header(&self.place).map_err(io::Error::other)?,
             Look::Helper => {
-                let block = helper::read_header(&self.path, TIMEOUT).map_err(io::Error::other)?;
+                let block = helper::read_header(&self.place, TIMEOUT).map_err(io::Error::other)?;
                 block::decode::<Header>(&block).map_err(|why| io::Error::other(format!("its header {why}")))?
             }
         };
         if self.host > header.hosts {
             let (host, hosts) = (self.host, header.hosts);
-            let path = self.path.display();
             return Err(io::Error::other(format!(
-                "the pool has the hosts 1 to {hosts}, and this one is {host}: use `sluice pool create {path} --hosts N --capacity RATE --keep`"
+                "the pool has the hosts 1 to {hosts}, and this one is {host}: use `sluice pool create {} --hosts N --capacity RATE --keep`",
+                self.place.as_arguments()
             )));
         }
         if (header.milli_iops, header.request_bytes) != self.capacity {
-            return Err(io::Error::other(manage::other_capacity(&header, &self.path)));
+            return Err(io::Error::other(manage::other_capacity(&header, &self.place)));
         }
         Ok(())
     }
 
     fn failed(&self, error: io::Error) -> ServerError {
-        ServerError::Meeting { device: self.device.clone(), path: self.path.clone(), error }
+        ServerError::Meeting { device: self.device.clone(), path: self.path(), error }
     }
 }
 
@@ -71,7 +72,7 @@ impl Resource for Meeting {
     }
 
     fn path(&self) -> PathBuf {
-        self.path.clone()
+        PathBuf::from(self.place.to_string())
     }
 
     fn only_try(&mut self) {
@@ -94,9 +95,9 @@ impl Kind for Meeting {
             let tolerance = started.map(|(_, tolerance)| *tolerance).or((!is_known).then_some(change.tolerance))?;
             let settings = translate::pool(&change.host, device)?.settings;
             let capacity = (settings.capacity.iops?.milli(), settings.request_bytes);
-            let (device, path) = (device.name.clone(), pool.meeting.clone());
+            let (device, place) = (device.name.clone(), pool.meeting.clone());
             let look = if tolerance == Tolerance::Anything { Look::None } else { Look::Helper };
-            Some((tolerance, Meeting { device, path, host: pool.host, look, capacity }))
+            Some((tolerance, Meeting { device, place, host: pool.host, look, capacity }))
         });
         Ok(needed.collect())
     }

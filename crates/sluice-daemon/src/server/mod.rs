@@ -138,7 +138,7 @@ fn refused(why: &str) -> oneshot::Receiver<Result<(), String>> {
 /// A claim that was sent to the place where hosts meet.
 pub struct ClaimOf {
     pub device: String,
-    pub meeting: PathBuf,
+    pub meeting: sluice_config::Meeting,
     /// Whether it is confirmed; the error is in words.
     pub answer: oneshot::Receiver<Result<(), String>>,
 }

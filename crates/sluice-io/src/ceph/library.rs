@@ -70,6 +70,19 @@ libraries! {
         fn rados_ioctx_set_namespace(Handle, *const c_char);
         fn rados_ioctx_get_id(Handle) -> i64;
         fn rados_ioctx_destroy(Handle);
+        fn rados_stat(Handle, *const c_char, *mut u64, *mut libc::time_t) -> c_int;
+        fn rados_remove(Handle, *const c_char) -> c_int;
+        fn rados_create_write_op() -> Handle;
+        fn rados_release_write_op(Handle);
+        fn rados_write_op_create(Handle, c_int, *const c_char);
+        fn rados_write_op_cmpext(Handle, *const c_char, usize, u64, *mut c_int);
+        fn rados_write_op_write(Handle, *const c_char, usize, u64);
+        fn rados_write_op_operate(Handle, Handle, *const c_char, *mut libc::time_t, c_int) -> c_int;
+        fn rados_aio_create_completion2(*mut c_void, Option<Ended>, *mut Handle) -> c_int;
+        fn rados_aio_read(Handle, *const c_char, Handle, *mut c_char, usize, u64) -> c_int;
+        fn rados_aio_wait_for_complete(Handle) -> c_int;
+        fn rados_aio_get_return_value(Handle) -> c_int;
+        fn rados_aio_release(Handle);
     }
     "librbd.so.1" "librbd1" {
         fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;

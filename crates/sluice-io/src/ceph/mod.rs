@@ -6,6 +6,7 @@
 //! | `cluster` | a connection: who it is, whom it locks out |
 //! | `image` | an open image: its size, its lock, its operations |
 //! | `parts` | the parts of an image that hold data |
+//! | `objects` | small objects of a pool that several hosts read and write |
 //!
 //! The program is not linked to these libraries, and hosts without Ceph do not need them. They start threads of their own, which do the work of
 //! requests and report their ends. They are never unloaded, because those threads may still run in them.
@@ -15,10 +16,12 @@
 pub mod cluster;
 pub mod image;
 mod library;
+pub mod objects;
 mod parts;
 
 pub use cluster::{Cluster, ClusterSpec};
 pub use image::{Image, ImageSpec};
+pub use objects::Objects;
 
 use std::ffi::CString;
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use sluice_config::Meeting;
+use sluice_config::meeting::{CEPH_CONF, CEPH_USER};
 use sluice_console::table::table;
 use sluice_daemon::failure::Failure;
 use sluice_daemon::pool::manage::{self, Creation, Look};
@@ -15,12 +17,26 @@ use crate::output::{self, Format};
 
 /// Prepare and look at the place where hosts meet that share storage.
 ///
-/// Hosts share storage, such as an array, an RBD pool or an NFS server. A file or a block device on it is the place where their daemons
-/// meet: each writes a block of its own there, and reads those of the others. `meeting` in `[device.NAME.pool]` of each host file names it.
+/// Hosts share storage, such as an array, a Ceph pool or an NFS server. A file, a block device or objects on it are the place where their
+/// daemons meet: each writes a block of its own there, and reads those of the others. `meeting` in `[device.NAME.pool]` of each host file names it.
 #[derive(Args)]
 pub(crate) struct Pool {
     #[command(subcommand)]
     what: What,
+}
+
+/// The place where hosts meet.
+#[derive(Args)]
+struct Place {
+    /// A file on the storage that hosts share, a block device of it, or objects of a Ceph cluster, such as `rados:vms/sluice`.
+    #[arg(value_name = "PLACE")]
+    text: String,
+    /// Configuration file of the cluster.
+    #[arg(long, value_name = "FILE", default_value = CEPH_CONF)]
+    ceph_conf: PathBuf,
+    /// User at the cluster, without `client.` in front.
+    #[arg(long, value_name = "NAME", default_value = CEPH_USER)]
+    ceph_user: String,
 }
 
 #[derive(Subcommand)]
@@ -32,11 +48,12 @@ enum What {
 
 /// Write the place where hosts meet.
 ///
-/// A file that does not exist is made, 772 KiB long. A block device needs that size and holds nothing else.
+/// A file or objects that do not exist are made, 772 KiB long. A block device needs that size and holds nothing else. Every host must reach a file
+/// with direct I/O.
 #[derive(Args)]
 struct Create {
-    /// A file on the storage that hosts share, or a block device of it. Every host must reach it with direct I/O.
-    path: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// Number of hosts; each has a number from 1 to this one in its host file.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
     hosts: u8,
@@ -54,8 +71,8 @@ struct Create {
 /// Show the hosts of a pool, and what they have reserved. Takes 4 seconds, in which every running daemon writes.
 #[derive(Args)]
 struct Status {
-    /// The place where hosts meet.
-    path: PathBuf,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Remove what a host that is gone has reserved, so that others may reserve it. Refused while its daemon writes there.
@@ -63,8 +80,8 @@ struct Status {
 /// A daemon whose storage hangs does not write either: forget a host only if it is off, or serves no VM of the pool.
 #[derive(Args)]
 struct Forget {
-    /// The place where hosts meet.
-    path: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// Number of the host.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(HOSTS_MAX)))]
     host: u8,
@@ -74,16 +91,16 @@ impl Pool {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         match self.what {
             What::Create(create) => create.run(format),
-            What::Status(Status { path }) => {
-                let look = manage::look(&path)?;
+            What::Status(Status { place }) => {
+                let look = manage::look(&place.meeting()?)?;
                 match format {
                     Format::Json => output::json(&document(&look)),
                     Format::Table => print(&look),
                 }
                 Ok(())
             }
-            What::Forget(Forget { path, host }) => {
-                manage::forget(&path, host)?;
+            What::Forget(Forget { place, host }) => {
+                manage::forget(&place.meeting()?, host)?;
                 match format {
                     Format::Json => output::json(&json!({ "ok": true, "host": host })),
                     Format::Table => {
@@ -96,12 +113,19 @@ impl Pool {
     }
 }
 
+impl Place {
+    fn meeting(&self) -> Result<Meeting, Failure> {
+        Meeting::of(&self.text, &self.ceph_conf, &self.ceph_user).map_err(|error| Failure::Run(error.into()))
+    }
+}
+
 impl Create {
     fn run(self, format: Format) -> Result<(), Failure> {
-        let Create { path, hosts, capacity, keep, force } = self;
-        let header = manage::create(&path, &Creation { hosts, capacity, keep, force })?;
+        let Create { place, hosts, capacity, keep, force } = self;
+        let meeting = place.meeting()?;
+        let header = manage::create(&meeting, &Creation { hosts, capacity, keep, force })?;
         let rate = manage::capacity(&header);
-        for warning in manage::warnings(&path) {
+        for warning in manage::warnings(&meeting) {
             output::message(format_args!("warning: {warning}"));
         }
         match format {
@@ -113,10 +137,12 @@ impl Create {
                 "request_bytes": header.request_bytes,
             })),
             Format::Table => output::line(&format!(
-                "{} is the place where {hosts} hosts share {rate}. In the host file of each: meeting = \"{}\" and a host of its own from \
+                "{meeting} is the place where {hosts} hosts share {rate}. In the host file of each: meeting = \"{}\" and a host of its own from \
                  1 to {hosts}.",
-                path.display(),
-                std::path::absolute(&path).as_deref().unwrap_or(&path).display()
+                meeting
+                    .file()
+                    .and_then(|path| std::path::absolute(path).ok())
+                    .map_or_else(|| meeting.to_string(), |path| path.display().to_string())
             )),
         }
         Ok(())

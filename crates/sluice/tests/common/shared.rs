@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{Ended, MIB, Place, Running, run, sluice, start, tool, until};
+use super::{MIB, Place, Running, run, start, tool, until};
 
 /// Requests per second of the throttled file.
 pub(crate) const IOPS: u32 = 2000;
@@ -38,11 +38,6 @@ impl Drop for Throttled {
     }
 }
 
-/// Makes a place where hosts meet.
-pub(crate) fn create(path: &Path, hosts: u8, capacity: &str) -> Ended {
-    run(sluice().args(["pool", "create"]).arg(path).args(["--hosts", &hosts.to_string(), "--capacity", capacity]))
-}
-
 /// The host file of one of several hosts, with a VM `vN` whose volume is its part of the file.
 pub(crate) struct HostFile<'a> {
     pub(crate) place: &'a Place,
@@ -50,7 +45,7 @@ pub(crate) struct HostFile<'a> {
     pub(crate) number: u8,
     /// Keys of the device besides its path.
     pub(crate) device: String,
-    pub(crate) meeting: Option<&'a Path>,
+    pub(crate) meeting: Option<String>,
     /// Keys of the VM.
     pub(crate) vm: &'a str,
 }
@@ -61,7 +56,7 @@ impl HostFile<'_> {
         let mut text = place.control_keys();
         let _ = writeln!(text, "[device.disk]\npath = \"{}\"\n{device}", disk.display());
         if let Some(meeting) = meeting {
-            let _ = writeln!(text, "[device.disk.pool]\nmeeting = \"{}\"\nhost = {number}", meeting.display());
+            let _ = writeln!(text, "[device.disk.pool]\nmeeting = \"{meeting}\"\nhost = {number}");
         }
         let _ = writeln!(text, "[vm.v{number}]\n{vm}");
         let lines = format!("offset = \"{}MiB\"\nsize = \"4MiB\"", 4 * (number - 1));

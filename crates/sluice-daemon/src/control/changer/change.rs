@@ -431,7 +431,6 @@ async fn claim(shared: &Shared, kind: &Kind, ready: &Ready<'_>) -> Result<(), Re
             Ok(Err(_)) => "its exchange with other hosts has ended".to_owned(),
             Err(_) => format!("it has not responded for {} s", PATH_TIMEOUT.as_secs()),
         };
-        let meeting = meeting.display();
         return Err(Refused::Other(format!(
             "Device {device}: nothing more can be reserved of the pool that hosts share at {meeting}: {why}"
         )));

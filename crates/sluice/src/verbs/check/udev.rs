@@ -31,7 +31,7 @@ fn disks(host: &Host) -> BTreeSet<String> {
     let devices = host.devices.values().flat_map(|device| &device.paths);
     let devices = devices.filter(|path| path.is_pattern() || is_disk(path.path())).map(|path| path.path());
     let volumes = host.vms.values().flat_map(|vm| vm.volumes.values()).filter_map(|volume| volume.source.file());
-    let meetings = host.devices.values().filter_map(|device| Some(device.pool.as_ref()?.meeting.as_path()));
+    let meetings = host.devices.values().filter_map(|device| device.pool.as_ref()?.meeting.file());
     let all = devices.chain(volumes.chain(meetings).filter(|path| is_disk(path)));
     all.filter_map(|path| Some(path.strip_prefix("/dev").ok()?.to_str()?.to_owned())).collect()
 }

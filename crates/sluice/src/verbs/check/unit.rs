@@ -117,7 +117,7 @@ fn needs(host: &Host) -> Needs {
     let mut needs = Needs { taps: reach.taps, network: reach.has_network(), ..Needs::default() };
     needs.writable.extend(reach.folders.iter().chain(&reach.sockets).cloned());
     reach.sources.iter().for_each(|(source, is_read_only)| needs.add_source(source, *is_read_only));
-    reach.places.iter().for_each(|place| needs.add_source(place, false));
+    reach.places.iter().filter_map(|place| place.file()).for_each(|place| needs.add_source(place, false));
     host.devices.values().flat_map(|device| &device.paths).for_each(|disk| needs.add_disks(disk));
     needs.readable.extend(reach.programs);
     // The default state directory and that of the default socket are in `OWN`.

@@ -1,4 +1,4 @@
-//! The file or block device where hosts meet: blocks that are read and written without a cache.
+//! A file or block device where hosts meet: blocks that are read and written without a cache.
 
 use std::fs::File;
 use std::io;
@@ -10,59 +10,63 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use sluice_io::source::lock::lock_within;
 use sluice_io::source::{ByteRange, SourceError};
-use sluice_pool::block::SIZE;
+use sluice_pool::block::{BLOCKS, SIZE};
 
-/// An open meeting place.
-pub struct Place {
+use super::{Access, Place};
+
+/// An open file or block device.
+pub(super) struct Blocks {
     file: File,
     path: PathBuf,
 }
 
-/// How a place is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    Read,
-    Write,
-    /// It is made; it must not exist.
-    Make,
-}
-
-impl Place {
+impl Blocks {
     /// Opens a place for direct I/O whose writes are durable when they end.
     ///
     /// # Errors
     /// That of the file system; `EINVAL` where it has no direct I/O, `Unsupported` if it is neither a file nor a block device.
-    pub fn open(path: &Path, access: Access) -> io::Result<Place> {
+    pub(super) fn open(path: &Path, access: Access) -> io::Result<Blocks> {
         // Not even opened: a pipe waits for its other end.
         let is_wrong = |found: std::fs::Metadata| !found.is_file() && !found.file_type().is_block_device();
-        if access != Access::Make && is_wrong(std::fs::metadata(path)?) {
+        if is_wrong(std::fs::metadata(path)?) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let how = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
-            Access::Make => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
-        };
-        let flags = how | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
-        Ok(Place { file, path: path.to_owned() })
+        Blocks::open_as(path, if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR })
     }
 
-    /// Whether its path still leads to it: a file that was removed or replaced is where no other host looks.
+    /// Makes a file full of zeroes.
     ///
     /// # Errors
-    /// That of looking at the path.
-    pub fn is_at_its_path(&self) -> io::Result<bool> {
+    /// That of the file system, also if the file exists.
+    pub(super) fn make(path: &Path) -> io::Result<Blocks> {
+        let blocks = Blocks::open_as(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        let written = blocks.write(0, &vec![0; BLOCKS * SIZE]).and_then(|()| {
+            // The name must outlast a crash of this host, too.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(folder)?.sync_all()
+        });
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
+        Ok(blocks)
+    }
+
+    fn open_as(path: &Path, how: OFlags) -> io::Result<Blocks> {
+        let flags = how | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        Ok(Blocks { file, path: path.to_owned() })
+    }
+}
+
+impl Place for Blocks {
+    fn is_at_its_name(&self) -> io::Result<bool> {
         let (open, there) = (self.file.metadata()?, std::fs::metadata(&self.path)?);
         let same_disk = open.file_type().is_block_device() && open.rdev() == there.rdev();
         Ok(same_disk || (open.dev(), open.ino()) == (there.dev(), there.ino()))
     }
 
-    /// Reads `count` blocks.
-    ///
-    /// # Errors
-    /// That of the disk; `UnexpectedEof` if the place is shorter.
-    pub fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+    fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
         let mut buffer = Aligned::new(count * SIZE);
         let mut filled = 0;
         while filled < count * SIZE {
@@ -77,11 +81,7 @@ impl Place {
         Ok(buffer.bytes().to_vec())
     }
 
-    /// Writes whole blocks.
-    ///
-    /// # Errors
-    /// That of the disk.
-    pub fn write(&self, first: usize, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, first: usize, bytes: &[u8]) -> io::Result<()> {
         let mut buffer = Aligned::new(bytes.len());
         buffer.bytes().copy_from_slice(bytes);
         let mut written = 0;
@@ -97,11 +97,7 @@ impl Place {
         Ok(())
     }
 
-    /// Locks a block against other processes of this host, until this place is closed.
-    ///
-    /// # Errors
-    /// Another process has locked it, or it cannot be locked.
-    pub fn lock(&self, block: usize) -> io::Result<()> {
+    fn lock(&self, block: usize) -> io::Result<()> {
         let range = ByteRange::new((block * SIZE) as u64, SIZE as u64);
         let locked = lock_within(self.file.as_fd(), &self.path, range, true, Duration::ZERO);
         locked.map(drop).map_err(|error| match error {

@@ -1,0 +1,150 @@
+//! Objects of a Ceph cluster where hosts meet.
+//!
+//! ```text
+//!     NAME              header, then the claims of all hosts
+//!     NAME.1 ... NAME.n what each host uses
+//! ```
+//!
+//! All claims are in one object because the cluster compares and writes an object in one step. An object that is missing is one of zeroes, except
+//! the first.
+
+use std::io;
+
+use rustix::io::Errno;
+use sluice_config::RadosPlace;
+use sluice_io::ceph::objects::{Objects, Part};
+use sluice_io::ceph::{CephError, Cluster, ClusterSpec};
+use sluice_pool::block::{self, BLOCKS, HOSTS_MAX, Header, SIZE};
+
+use super::Place;
+
+/// Number of blocks in the object with the claims.
+const WITH_CLAIMS: usize = BLOCKS - HOSTS_MAX as usize;
+
+/// The objects of a place.
+pub(super) struct OfHosts {
+    objects: Objects,
+    name: String,
+}
+
+impl OfHosts {
+    pub(super) fn open(place: &RadosPlace) -> io::Result<OfHosts> {
+        let own = OfHosts::connect(place)?;
+        own.objects.size(&own.name).map_err(failed)?;
+        Ok(own)
+    }
+
+    pub(super) fn make(place: &RadosPlace) -> io::Result<OfHosts> {
+        let own = OfHosts::connect(place)?;
+        // Those of a pool whose first object was removed.
+        (1..=usize::from(HOSTS_MAX)).try_for_each(|host| own.objects.remove(&own.of_host(host))).map_err(failed)?;
+        own.objects.make(&own.name, &vec![0; WITH_CLAIMS * SIZE]).map_err(failed)?;
+        Ok(own)
+    }
+
+    fn connect(place: &RadosPlace) -> io::Result<OfHosts> {
+        let RadosPlace { pool, name, conf, user } = place;
+        let cluster = Cluster::connect(&ClusterSpec { conf: conf.clone(), user: user.clone() });
+        let objects = Objects::open(&cluster.map_err(io::Error::other)?, &pool.pool, &pool.namespace);
+        // Not `NotFound`, which is what a place is that was not made.
+        Ok(OfHosts { objects: objects.map_err(io::Error::other)?, name: name.clone() })
+    }
+
+    fn of_host(&self, host: usize) -> String {
+        format!("{}.{host}", self.name)
+    }
+
+    /// Reads blocks of the object with the claims; its first block is the header.
+    fn read_claims(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+        let part = Part { object: self.name.clone(), offset: (index(first) * SIZE) as u64, length: count * SIZE };
+        let read = self.objects.read(&[part]).remove(0).map_err(failed)?;
+        if read.len() < count * SIZE { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
+    }
+
+    /// Reads what the hosts from `first` on use.
+    fn read_usage(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+        let part = |host| Part { object: self.of_host(host), offset: 0, length: SIZE };
+        let parts: Vec<Part> = (first..first + count).map(part).collect();
+        let mut blocks = Vec::with_capacity(count * SIZE);
+        for read in self.objects.read(&parts) {
+            let end = blocks.len() + SIZE;
+            match read {
+                Ok(read) => blocks.extend(read),
+                Err(error) if is(&error, Errno::NOENT) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            blocks.resize(end, 0);
+        }
+        Ok(blocks)
+    }
+}
+
+impl Place for OfHosts {
+    fn is_at_its_name(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+        let (usage, claims) = (1, block::claims_of(1));
+        let end = first + count;
+        // One read, so that claims and header belong together.
+        let mut with_claims = match (first < usage, end > claims) {
+            (true, true) => self.read_claims(0, 1 + end - claims)?,
+            (true, false) => self.read_claims(0, 1)?,
+            (false, true) => self.read_claims(first.max(claims), end - first.max(claims))?,
+            (false, false) => Vec::new(),
+        };
+        let of_claims = with_claims.split_off(if first < usage { SIZE } else { 0 });
+        let mut blocks = with_claims;
+        // The objects of hosts that the pool does not have are not looked for.
+        let hosts = block::decode::<Header>(&blocks).map_or(HOSTS_MAX, |header| header.hosts.min(HOSTS_MAX));
+        let (from, to) = (first.max(usage), end.min(claims));
+        if from < to {
+            let known = to.min(usage + usize::from(hosts)).max(from);
+            blocks.extend(self.read_usage(from, known - from)?);
+            blocks.resize(blocks.len() + (to - known) * SIZE, 0);
+        }
+        blocks.extend(of_claims);
+        Ok(blocks)
+    }
+
+    fn write(&self, first: usize, bytes: &[u8]) -> io::Result<()> {
+        for (at, block) in (first..).zip(bytes.chunks(SIZE)) {
+            let is_usage = (1..block::claims_of(1)).contains(&at);
+            let written = match is_usage {
+                true if block.iter().all(|byte| *byte == 0) => self.objects.remove(&self.of_host(at)),
+                true => self.objects.write(&self.of_host(at), 0, block),
+                false => self.objects.write(&self.name, (index(at) * SIZE) as u64, block),
+            };
+            written.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn write_if(&self, before: &[u8], first: usize, bytes: &[u8]) -> io::Result<bool> {
+        let claims = block::claims_of(1) * SIZE;
+        let expected = [&before[..SIZE], &before[claims..]].concat();
+        let offset = (index(first) * SIZE) as u64;
+        self.objects.write_if(&self.name, &expected, offset, bytes).map_err(failed)
+    }
+
+    fn lock(&self, _block: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Index of a block in the object with the claims.
+fn index(block: usize) -> usize {
+    if block == 0 { 0 } else { block - usize::from(HOSTS_MAX) }
+}
+
+fn is(error: &CephError, known: Errno) -> bool {
+    error.errno == known.raw_os_error()
+}
+
+fn failed(error: CephError) -> io::Error {
+    // A connection that was locked out serves nothing any more.
+    let is_over = is(&error, Errno::SHUTDOWN);
+    let kind = if is_over { io::ErrorKind::NotConnected } else { io::Error::from_raw_os_error(error.errno).kind() };
+    io::Error::new(kind, error)
+}
