@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod campaign;
 mod fuzz;
 mod lines;
 mod manual;
@@ -25,6 +26,7 @@ const VERBS: &[Entry] = &[
     entry::<tidy::Tidy>(),
     entry::<test::Test>(),
     entry::<bench::Bench>(),
+    entry::<campaign::Campaign>(),
     entry::<fuzz::Fuzz>(),
     entry::<manual::Manual>(),
     entry::<papers::Papers>(),

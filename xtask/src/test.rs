@@ -60,15 +60,15 @@ enum Step {
 
 /// Numbers of passed and failed checks of a step.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Tally {
+pub(crate) struct Tally {
     passed: u64,
     failed: u64,
 }
 
-struct Row {
-    step: Step,
-    tally: Tally,
-    took: Duration,
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) tally: Tally,
+    pub(crate) took: Duration,
 }
 
 impl Verb for Test {
@@ -77,12 +77,25 @@ impl Verb for Test {
     fn run(self) -> Result<ExitCode, String> {
         let chosen = |step: &Step| self.only.is_empty() || self.only.contains(step);
         let steps = Step::value_variants().iter().copied().filter(chosen);
-        let rows: Vec<Row> = steps.map(|step| self.run_step(step)).collect();
-        print!("{}", summary(&rows));
-        Ok(match rows.iter().all(|row| row.tally.failed == 0) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        })
+        Ok(sum_up(&steps.map(|step| self.run_step(step)).collect::<Vec<Row>>()))
+    }
+}
+
+/// Prints a table and the sum.
+pub(crate) fn sum_up(rows: &[Row]) -> ExitCode {
+    print!("{}", summary(rows));
+    match rows.iter().all(|row| row.tally.failed == 0) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Builds all tests, and runs those of a module of black-box tests with these variables, and with a cluster if they need one.
+pub(crate) fn run_long(module: &str, variables: &[(&str, &str)]) -> Result<Tally, String> {
+    tools::provide(true, tools::TOOLS)?;
+    match module {
+        ceph::MODULE => ceph::run(true, variables),
+        _ => programs::run_module(module, variables),
     }
 }
 
@@ -94,7 +107,7 @@ impl Test {
             println!("error: {error}");
             Tally::of_preparation(false)
         });
-        Row { step, tally, took: start.elapsed() }
+        Row { name: step.name(), tally, took: start.elapsed() }
     }
 
     fn tally(&self, step: Step) -> Result<Tally, String> {
@@ -110,7 +123,7 @@ impl Test {
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
             Step::Tests => programs::run()?,
-            Step::Ceph => ceph::run(!self.no_install)?,
+            Step::Ceph => ceph::run(!self.no_install, &[])?,
             Step::Package => {
                 // The tests have built the programs. With other features they would be built again.
                 succeeds(cargo(&["test", "--workspace", "--no-run", "--quiet", FEATURES]))?;
@@ -170,9 +183,8 @@ fn name_of(command: &Command) -> String {
 fn summary(rows: &[Row]) -> String {
     let mut text = "\n==== summary ====\n".to_string();
     let mut sum = Tally::default();
-    for Row { step, tally, took } in rows {
+    for Row { name, tally, took } in rows {
         let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
-        let name = step.name();
         let Tally { passed, failed } = tally;
         let seconds = took.as_secs_f64();
         let _ = writeln!(text, "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s");
@@ -191,9 +203,9 @@ mod tests {
     fn the_last_line_of_the_summary_is_the_sum() {
         let took = Duration::from_millis(1500);
         let rows = [
-            Row { step: Step::Tools, tally: Tally::of_preparation(true), took },
-            Row { step: Step::Tests, tally: Tally { passed: 211, failed: 2 }, took },
-            Row { step: Step::Fmt, tally: Tally::of_check(true), took },
+            Row { name: Step::Tools.name(), tally: Tally::of_preparation(true), took },
+            Row { name: Step::Tests.name(), tally: Tally { passed: 211, failed: 2 }, took },
+            Row { name: Step::Fmt.name(), tally: Tally::of_check(true), took },
         ];
         assert_eq!(
             summary(&rows),

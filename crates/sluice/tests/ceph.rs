@@ -1,15 +1,16 @@
 //! Volumes that are RBD images of a real cluster, which `cargo xtask test --only ceph` starts (`ceph/cluster.sh`).
 //!
-//! `SLUICE_CRASHES=100` is the long form: the daemon is killed 100 times.
+//! `SLUICE_CRASHES=100` is the long form: the daemon is killed 100 times, an OSD 5 times, and monitors are away for a minute.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use sluice_client::vhost::{ClientOptions, Request};
+use sluice_client::vhost::{Client, ClientOptions, Request};
 
 use crate::common::journal::Journal;
 use crate::common::raw::{EIO, Raw};
@@ -17,9 +18,15 @@ use crate::common::reads::End;
 use crate::common::{Daemon, Ended, KIB, MIB, Place, noise, run, sluice, tool, until};
 
 mod pool;
+mod trouble;
 
-/// Written while an OSD stands still, so that no other test waits for it.
+/// Written while a part of the cluster is out of order, so that no other test waits for it.
 static OSDS: RwLock<()> = RwLock::new(());
+
+/// Whether this is the long form.
+fn is_long() -> bool {
+    std::env::var_os("SLUICE_CRASHES").is_some()
+}
 
 fn folder() -> PathBuf {
     std::env::var_os("SLUICE_CEPH").map(PathBuf::from).expect(
@@ -103,6 +110,51 @@ fn owner(place: &Place) -> String {
     let told: Value = serde_json::from_str(&takeover(place, &[]).ok()).unwrap();
     assert!(told["host"].is_string() && told["since"].is_u64() && told["taken"] == false, "{told}");
     told["address"].as_str().unwrap().to_owned()
+}
+
+/// A VM with a client that knows what it has written and what was confirmed.
+struct Verified {
+    place: Place,
+    image: Image,
+    host: String,
+    running: Daemon,
+    client: Client,
+    journal: Journal,
+}
+
+impl Verified {
+    const APPENDERS: usize = 8;
+
+    fn start() -> Verified {
+        let (place, image) = (Place::new(), Image::new());
+        ceph("rbd", &["resize", "--no-progress", "--allow-shrink", "--size", "0", &image.path()]).ok();
+        ceph("rbd", &["resize", "--no-progress", "--size", "8M", &image.path()]).ok();
+        let host = host(&place, &[("a", &image, &over_vhost(&place, "a"))]);
+        let running = Daemon::serve(&place, &host);
+        // A request may wait until the cluster has noticed that an OSD is down.
+        let options =
+            ClientOptions { queues: 1, slots: 24, timeout: Duration::from_secs(120), ..ClientOptions::default() };
+        let client = place.vhost("a", "v", &options);
+        let journal = Journal::new(Verified::APPENDERS, 1, client.config().block_size, 0x5eed);
+        Verified { place, image, host, running, client, journal }
+    }
+
+    /// Bytes of the image that are used.
+    fn len() -> usize {
+        Journal::len_bytes(Verified::APPENDERS) as usize
+    }
+
+    /// Writes until so much is confirmed.
+    fn work(&mut self, answers: u64) {
+        self.journal.work(&mut self.client, answers);
+    }
+
+    /// Ends, and checks that what was confirmed is in the image.
+    fn finish(mut self) {
+        self.journal.finish(&mut self.client);
+        assert_eq!(self.running.terminate().code(), Some(0));
+        self.journal.check(&self.image.content(&self.place)[..Verified::len()]);
+    }
 }
 
 #[test]
@@ -210,18 +262,9 @@ fn a_guest_that_changes_what_it_writes_harms_nobody() {
 
 #[test]
 fn no_acknowledged_write_is_lost_or_torn_when_the_daemon_is_killed() {
-    const APPENDERS: usize = 8;
     let _shared = OSDS.read().unwrap_or_else(PoisonError::into_inner);
     let kills = std::env::var("SLUICE_CRASHES").map_or(3, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"));
-    let (place, image) = (Place::new(), Image::new());
-    ceph("rbd", &["resize", "--no-progress", "--allow-shrink", "--size", "0", &image.path()]).ok();
-    ceph("rbd", &["resize", "--no-progress", "--size", "8M", &image.path()]).ok();
-    let host = host(&place, &[("a", &image, &over_vhost(&place, "a"))]);
-    let mut running = Daemon::serve(&place, &host);
-    let options = ClientOptions { queues: 1, slots: 24, ..ClientOptions::default() };
-    let mut client = place.vhost("a", "v", &options);
-    let mut journal = Journal::new(APPENDERS, 1, client.config().block_size, 0x5eed);
-    let on_disk = || image.content(&place)[..Journal::len_bytes(APPENDERS) as usize].to_vec();
+    let Verified { place, image, host, mut running, mut client, mut journal } = Verified::start();
     for _ in 0..kills {
         let enough = 20 + journal.random(200);
         journal.work(&mut client, enough);
@@ -229,7 +272,7 @@ fn no_acknowledged_write_is_lost_or_torn_when_the_daemon_is_killed() {
         journal.reap(&mut client);
         running = Daemon::serve(&place, &host);
         assert_eq!(running.accounts().0["out_of_service"], json!([]), "it takes its own lock back at once");
-        journal.check(&on_disk());
+        journal.check(&image.content(&place)[..Verified::len()]);
         client.reconnect(&place.volume_socket("a", "v")).unwrap();
     }
     assert_eq!(running.terminate().code(), Some(0));
@@ -251,7 +294,7 @@ fn another_host_has_to_take_an_image_over_and_the_frozen_owner_writes_nothing_an
     let neighbour = Image::new();
     let (mut first, mut second) = (Place::new(), Place::new());
     let mut owner_daemon = Daemon::serve(&first, &host(&first, &[("a", &image, ""), ("b", &neighbour, "")]));
-    let rounds = std::env::var("SLUICE_CRASHES").map_or(2, |_| 20);
+    let rounds = if is_long() { 20 } else { 2 };
     for round in 0..rounds {
         let mut old = open(&first, "a");
         old.write(0, &noise(round, 4096)).unwrap();
@@ -423,49 +466,6 @@ fn the_seal_does_without_what_librbd_needs_and_says_so() {
     let daemon = Daemon::serve(&place, &good);
     daemon.stderr().up_to(&["Layers of the seal are left out: librbd"]);
     open(&place, "a").write(0, &noise(1, 4096)).unwrap();
-}
-
-/// All OSDs stand still until this is dropped.
-struct StandStill;
-
-impl StandStill {
-    fn new() -> StandStill {
-        StandStill::signal(Signal::STOP);
-        StandStill
-    }
-
-    fn signal(signal: Signal) {
-        for number in 0..3 {
-            let text = std::fs::read_to_string(folder().join(format!("run/osd.{number}.pid"))).unwrap();
-            kill_process(Pid::from_raw(text.trim().parse().unwrap()).unwrap(), signal).unwrap();
-        }
-    }
-}
-
-impl Drop for StandStill {
-    fn drop(&mut self) {
-        StandStill::signal(Signal::CONT);
-    }
-}
-
-#[test]
-fn an_osd_that_stands_still_delays_requests_and_fails_none() {
-    let _alone = OSDS.write().unwrap_or_else(PoisonError::into_inner);
-    let (place, image) = (Place::new(), Image::new());
-    let daemon = Daemon::serve(&place, &host(&place, &[("a", &image, "")]));
-    let mut raw = open(&place, "a");
-    let data = noise(1, 16 << 20);
-    data.chunks(MIB as usize).zip(0..).for_each(|(part, at)| raw.write(at * MIB, part).unwrap());
-    let still = StandStill::new();
-    let sent: Vec<u64> = (0..32).map(|number| raw.send(0, 0, number * 4096, 4096, &[]).unwrap()).collect();
-    until("they are at the device", || daemon.accounts().device()["in_flight"] == 32);
-    drop(still);
-    for _ in &sent {
-        let (cookie, errno) = raw.reply().unwrap();
-        assert_eq!(errno, 0);
-        let at = sent.iter().position(|one| *one == cookie).unwrap() * 4096;
-        assert_eq!(raw.data(4096).unwrap(), data[at..at + 4096]);
-    }
 }
 
 #[test]

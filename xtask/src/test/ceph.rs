@@ -42,9 +42,10 @@ impl Drop for Cluster {
     }
 }
 
-/// Starts a cluster, runs the tests, and ends it.
-pub(super) fn run(install: bool) -> Result<Tally, String> {
+/// Starts a cluster, runs the tests with these variables, and ends it.
+pub(super) fn run(install: bool, variables: &[(&str, &str)]) -> Result<Tally, String> {
     tools::provide(install, tools::CEPH)?;
     let cluster = Cluster::start()?;
-    programs::run_module(MODULE, (FOLDER, &cluster.0))
+    let folder = cluster.0.to_str().ok_or("The folder of the target is no text")?;
+    programs::run_module(MODULE, &[variables, &[(FOLDER, folder)]].concat())
 }

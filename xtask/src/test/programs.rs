@@ -62,14 +62,14 @@ enum Lane {
     Beside,
 }
 
-/// Builds all tests, and runs those of a module of black-box tests with this variable.
-pub(super) fn run_module(module: &str, variable: (&str, &Path)) -> Result<Tally, String> {
+/// Builds all tests, and runs those of a module of black-box tests with these variables.
+pub(super) fn run_module(module: &str, variables: &[(&str, &str)]) -> Result<Tally, String> {
     let mut sum = Tally::default();
     for program in build()?.iter().filter(|program| !program.computes()) {
         for (name, tests) in program.modules()?.into_iter().filter(|(of, _)| of == module) {
             print(format!("     Running {}: {name} ({})\n", program.source, program.path.display()).as_bytes())?;
             let mut command = program.command(Lane::Main);
-            command.args(&tests).env(variable.0, variable.1);
+            command.args(&tests).envs(variables.iter().copied());
             let Tally { passed, failed } = libtest::run(command, &mut std::io::stdout(), Hung::Itself)?;
             sum.passed += passed;
             sum.failed += failed;

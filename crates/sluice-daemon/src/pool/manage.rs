@@ -25,29 +25,29 @@ const WATCH: Duration = Duration::from_millis(4200);
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("Cannot open {}: {}", .place, remedy(.error))]
-    Open { place: Meeting, error: io::Error },
+    Open { place: String, error: io::Error },
     #[error("Cannot {what} {}: {}", .place, remedy(.error))]
-    Access { place: Meeting, what: &'static str, error: io::Error },
+    Access { place: String, what: &'static str, error: io::Error },
     #[error(
         "{} has a pool of {} hosts with {} already: add --keep to change its capacity or its number of hosts and keep what hosts have \
          reserved", .place, .header.hosts, capacity(.header)
     )]
-    Exists { place: Meeting, header: Header },
+    Exists { place: String, header: Header },
     #[error("{} holds something else: use another file or block device, or overwrite it with --force", .place)]
-    Used { place: Meeting },
+    Used { place: String },
     #[error("{} has no pool that can be read: its header {why}; write it with `sluice pool create`", .place)]
-    NoPool { place: Meeting, why: Unreadable },
+    NoPool { place: String, why: Unreadable },
     #[error("{} is too short: hosts need {} KiB", .place, BLOCKS * SIZE / 1024)]
-    TooShort { place: Meeting },
+    TooShort { place: String },
     #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .place)]
-    Claimed { place: Meeting, host: Host },
+    Claimed { place: String, host: Host },
     #[error("The claims of host {host} at {} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget`", .place)]
-    UnreadableClaim { place: Meeting, host: Host, why: Unreadable },
+    UnreadableClaim { place: String, host: Host, why: Unreadable },
     #[error(
         "Hosts have {iops:.0} iops of the pool at {} reserved, which {capacity} does not keep: lower reservations first. The size of a request stays \
          as long as something is reserved", .place
     )]
-    Reserved { place: Meeting, iops: f64, capacity: String },
+    Reserved { place: String, iops: f64, capacity: String },
     #[error("A reference size of {0} bytes is no power of two: write a capacity such as \"20000 iops@8KiB\"")]
     RequestSize(u64),
     #[error("The {hosts} hosts need all of {capacity} to meet: state what the storage sustains, or fewer hosts")]
@@ -119,7 +119,7 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
     if most(meeting, &header) == 0 {
         return Err(PoolError::NothingLeft { hosts: how.hosts, capacity: capacity(&header) });
     }
-    let failed = |what| move |error| PoolError::Access { place: meeting.clone(), what, error };
+    let failed = |what| move |error| PoolError::Access { place: meeting.to_string(), what, error };
     let metadata = meeting.file().and_then(|path| std::fs::metadata(path).ok());
     let is_empty = metadata.is_some_and(|found| found.is_file() && found.len() == 0);
     let opened = match place::open(meeting, Access::Write) {
@@ -132,11 +132,11 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
             place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?;
             place
         }
-        opened => opened.map_err(|error| PoolError::Open { place: meeting.clone(), error })?,
+        opened => opened.map_err(|error| PoolError::Open { place: meeting.to_string(), error })?,
     };
     let blocks = match place.read(0, BLOCKS) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(PoolError::TooShort { place: meeting.clone() });
+            return Err(PoolError::TooShort { place: meeting.to_string() });
         }
         read => read.map_err(failed("read"))?,
     };
@@ -155,9 +155,9 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
             }
             return Ok(header);
         }
-        Ok(header) if !how.force => return Err(PoolError::Exists { place: meeting.clone(), header }),
+        Ok(header) if !how.force => return Err(PoolError::Exists { place: meeting.to_string(), header }),
         Err(_) if !how.force && blocks.iter().any(|byte| *byte != 0) => {
-            return Err(PoolError::Used { place: meeting.clone() });
+            return Err(PoolError::Used { place: meeting.to_string() });
         }
         Ok(_) | Err(_) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
     }
@@ -178,14 +178,14 @@ fn most(meeting: &Meeting, header: &Header) -> u64 {
 fn check_claims(meeting: &Meeting, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
     let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, blocks);
     if let Some((host, why)) = claims.unreadable.first() {
-        return Err(PoolError::UnreadableClaim { place: meeting.clone(), host: *host, why: *why });
+        return Err(PoolError::UnreadableClaim { place: meeting.to_string(), host: *host, why: *why });
     }
     if let Some(claim) = claims.held.iter().find(|claim| claim.host > new.hosts && claim.reserved > 0) {
-        return Err(PoolError::Claimed { place: meeting.clone(), host: claim.host });
+        return Err(PoolError::Claimed { place: meeting.as_arguments(), host: claim.host });
     }
     let (held, most) = (claims.sum(), most(meeting, new));
     if held > most || held > 0 && known.request_bytes != new.request_bytes {
-        return Err(PoolError::Reserved { place: meeting.clone(), iops: requests(held), capacity: capacity(new) });
+        return Err(PoolError::Reserved { place: meeting.to_string(), iops: requests(held), capacity: capacity(new) });
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ pub fn look(meeting: &Meeting) -> Result<Look, PoolError> {
     let (place, header, before) = read(meeting, Access::Read)?;
     sleep(WATCH);
     let after =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.clone(), what: "read", error })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
     let usage = |host: Host, blocks: &[u8]| {
         let at = block::usage_of(host) * SIZE;
         block::decode::<Usage>(&blocks[at..at + SIZE])
@@ -230,12 +230,15 @@ pub fn look(meeting: &Meeting) -> Result<Look, PoolError> {
     Ok(Look { hosts: hosts.collect(), claims: Claims::read(&header, &after), header })
 }
 
-fn read(meeting: &Meeting, access: Access) -> Result<(Box<dyn Place>, Header, Vec<u8>), PoolError> {
-    let place = place::open(meeting, access).map_err(|error| PoolError::Open { place: meeting.clone(), error })?;
+/// A place with a pool: its header, and all blocks.
+type Opened = (Box<dyn Place>, Header, Vec<u8>);
+
+fn read(meeting: &Meeting, access: Access) -> Result<Opened, PoolError> {
+    let place = place::open(meeting, access).map_err(|error| PoolError::Open { place: meeting.to_string(), error })?;
     let blocks =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.clone(), what: "read", error })?;
+        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
     let header = block::decode::<Header>(&blocks[..SIZE]);
-    let header = header.map_err(|why| PoolError::NoPool { place: meeting.clone(), why })?;
+    let header = header.map_err(|why| PoolError::NoPool { place: meeting.to_string(), why })?;
     Ok((place, header, blocks))
 }
 
@@ -254,7 +257,7 @@ pub fn forget(meeting: &Meeting, host: Host) -> Result<(), PoolError> {
     let zeroes = vec![0; 2 * SIZE];
     let written =
         place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));
-    written.map_err(|error| PoolError::Access { place: meeting.clone(), what: "write", error })
+    written.map_err(|error| PoolError::Access { place: meeting.to_string(), what: "write", error })
 }
 
 /// What may keep hosts from meeting at a place that can be written, as far as this host can see it.

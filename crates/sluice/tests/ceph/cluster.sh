@@ -2,17 +2,16 @@
 # A Ceph cluster for tests, on loopback: a monitor, a manager and three OSDs, with users and keys as a real one has them.
 #
 #   cluster.sh up FOLDER        starts it, and waits until it can be used: 20 to 40 s
+#   cluster.sh mend FOLDER      starts the OSDs that have ended, and waits until all data are where they belong
 #   cluster.sh down FOLDER      ends what was started there, and removes the folder
 #
-# FOLDER/ceph.conf is its configuration, FOLDER/run has the number of each process. STORE=memstore (the default) keeps the data in memory,
-# STORE=bluestore in files, so that an OSD that was killed comes back with them. PORT and the 300 ports above it are used.
+# FOLDER/ceph.conf is its configuration, FOLDER/run has the number of each process. PORT and the 300 ports above it are used.
 set -eu
 
 [ $# -eq 2 ] || { sed -n '2,/^$/p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
 mkdir -p "$2"
 folder=$(cd "$2" && pwd)
 conf=$folder/ceph.conf
-store=${STORE:-memstore}
 port=${PORT:-24300}
 osds="0 1 2"
 export CEPH_CONF="$conf"
@@ -62,7 +61,7 @@ mgr initial modules =
 admin socket =
 [osd]
 osd data = $folder/osd.\$id
-osd objectstore = $store
+osd objectstore = bluestore
 osd heartbeat interval = 1
 osd heartbeat grace = 5
 osd memory target = 939524096
@@ -70,7 +69,6 @@ osd op num shards = 2
 osd op num threads per shard = 1
 bluestore block size = 4294967296
 bluestore block create = true
-memstore device bytes = 2147483648
 osd class load list = *
 osd class default list = *
 END
@@ -119,6 +117,14 @@ up() {
 # Whether a process was started here and still runs.
 is_ours() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -qF -- "$conf"; }
 
+mend() {
+  for n in $osds; do
+    is_ours "$(cat "$folder/run/osd.$n.pid")" || launch "osd.$n" ceph-osd -i "$n"
+  done
+  wait_for "an OSD does not come up" osds_are_up
+  wait_for "the data do not become clean" is_clean
+}
+
 down() {
   for file in "$folder"/run/*.pid; do
     [ -e "$file" ] || continue
@@ -132,6 +138,7 @@ down() {
 
 case $1 in
   up) up ;;
+  mend) mend ;;
   down) down ;;
-  *) fail "up or down?" ;;
+  *) fail "up, mend or down?" ;;
 esac

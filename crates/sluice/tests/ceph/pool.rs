@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLockReadGuard};
 
-use super::{OSDS, StandStill, ceph, conf};
+use super::trouble::StandStill;
+use super::{OSDS, ceph, conf};
 use crate::common::{Daemon, Place, run, sluice};
 use crate::pool::hosts::{BLOCK, CLAIMS, Hosts, Meets};
 use crate::pool::same::{self, the_same_at};
@@ -90,7 +91,7 @@ fn a_meeting_place_that_hung_stopped_a_host() {
     let still = std::cell::Cell::new(None);
     same::a_meeting_place_that_hung_stopped_a_host(
         &hosts,
-        || still.set(Some(StandStill::new())),
+        || still.set(Some(StandStill::osds())),
         || drop(still.take()),
     );
 }

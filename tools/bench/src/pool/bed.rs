@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::ceph::Cluster;
 use super::load::{Load, VOLUME_MIB, Vm};
 use crate::server::{Server, scratch, sluice_binary, written_file};
 
@@ -17,8 +18,14 @@ pub(super) struct Bed {
     /// In the order in which they end: daemons before their storage.
     daemons: Vec<Option<Server>>,
     place: Option<Mount>,
-    _storage: Mount,
+    behind: Behind,
     folder: tempfile::TempDir,
+}
+
+/// The storage of a bed.
+enum Behind {
+    File { _mount: Mount },
+    Ceph(Cluster),
 }
 
 /// How the storage serves requests.
@@ -121,11 +128,28 @@ impl Bed {
         // Of a hole nothing would be read.
         written_file(&folder.path().join("image"), u64::from(VOLUME_MIB) * volumes as u64)?;
         let mount = Mount::throttled(folder.path(), &folder.path().join("storage/disk"), kind, iops)?;
-        Ok(Bed { daemons: Vec::new(), place: None, _storage: mount, folder })
+        Ok(Bed { daemons: Vec::new(), place: None, behind: Behind::File { _mount: mount }, folder })
     }
 
-    /// Makes the place where hosts meet, in memory.
+    /// The same with the pool of a Ceph cluster.
+    pub(super) fn on_ceph(cluster: &Path, volumes: usize) -> Result<Bed, String> {
+        let behind = Behind::Ceph(Cluster::new(cluster, volumes)?);
+        Ok(Bed { daemons: Vec::new(), place: None, behind, folder: scratch(None)? })
+    }
+
+    /// Keys of a device that is the storage.
+    pub(super) fn device(&self) -> String {
+        match &self.behind {
+            Behind::File { .. } => format!("path = \"{}\"\n", self.storage().display()),
+            Behind::Ceph(cluster) => cluster.device(),
+        }
+    }
+
+    /// Makes the place where hosts meet, in memory or on the cluster.
     pub(super) fn make_place(&mut self, hosts: u32, capacity: u32) -> Result<PathBuf, String> {
+        if let Behind::Ceph(cluster) = &self.behind {
+            return cluster.make_place(hosts, capacity);
+        }
         let folder = self.folder.path().join("meet");
         fs::create_dir(&folder).map_err(cannot_make)?;
         let place = folder.join("place");
@@ -147,7 +171,8 @@ impl Bed {
         self.folder.path().join(name)
     }
 
-    /// The file of a host: the text of its device `vms`, and those VMs that are its own, each with a part of `source`.
+    /// The file of a host: the text of its device `vms`, and those VMs that are its own, each with a part of `source`, or with an image of the
+    /// cluster.
     pub(super) fn host_file(&self, host: u32, device: &str, vms: &[Vm], source: &Path) -> String {
         let (control, state) = (self.control(host), self.file(&format!("state{host}")));
         let mut text = format!("[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n", control.display(), state.display());
@@ -158,8 +183,14 @@ impl Bed {
             if vm.reserved > 0 {
                 text += &format!("reservation = \"{} iops\"\n", vm.reserved);
             }
-            text += &format!("[vm.v{number}.volume.d]\ndevice = \"vms\"\nsource = \"{}\"\n", source.display());
-            text += &format!("offset = \"{offset}MiB\"\nsize = \"{VOLUME_MIB}MiB\"\n");
+            text += &format!("[vm.v{number}.volume.d]\ndevice = \"vms\"\n");
+            text += &match &self.behind {
+                Behind::File { .. } => {
+                    let source = source.display();
+                    format!("source = \"{source}\"\noffset = \"{offset}MiB\"\nsize = \"{VOLUME_MIB}MiB\"\n")
+                }
+                Behind::Ceph(_) => Cluster::volume(number),
+            };
             text += &format!("export = {{ socket = \"{}\" }}\n", socket.display());
         }
         text
