@@ -155,7 +155,7 @@ impl Tally {
         Self { passed: u64::from(holds), failed: u64::from(!holds) }
     }
 
-    fn of_preparation(succeeded: bool) -> Self {
+    pub(crate) fn of_preparation(succeeded: bool) -> Self {
         Self { passed: 0, failed: u64::from(!succeeded) }
     }
 }
@@ -183,11 +183,12 @@ fn name_of(command: &Command) -> String {
 fn summary(rows: &[Row]) -> String {
     let mut text = "\n==== summary ====\n".to_string();
     let mut sum = Tally::default();
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default().max(7);
     for Row { name, tally, took } in rows {
         let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
         let Tally { passed, failed } = tally;
         let seconds = took.as_secs_f64();
-        let _ = writeln!(text, "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s");
+        let _ = writeln!(text, "{name:<width$} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s");
         sum.passed += passed;
         sum.failed += failed;
     }

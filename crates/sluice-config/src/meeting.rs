@@ -67,6 +67,17 @@ impl Meeting {
         read.map_err(|misread| reader.refuse_misread(key, misread)).ok()
     }
 
+    /// Whether both are one place, although another user may connect to it.
+    #[must_use]
+    pub fn is_same_place(&self, other: &Meeting) -> bool {
+        match (self, other) {
+            (Meeting::Rados(one), Meeting::Rados(other)) => {
+                (&one.pool, &one.name, &one.conf) == (&other.pool, &other.name, &other.conf)
+            }
+            (one, other) => one == other,
+        }
+    }
+
     /// The file or block device, if it is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
@@ -79,16 +90,25 @@ impl Meeting {
     /// As arguments of `sluice pool`.
     #[must_use]
     pub fn as_arguments(&self) -> String {
-        let mut arguments = self.to_string();
-        if let Meeting::Rados(RadosPlace { conf, user, .. }) = self {
-            if conf != Path::new(CEPH_CONF) {
-                arguments += &format!(" --ceph-conf {}", conf.display());
-            }
-            if user != CEPH_USER {
-                arguments += &format!(" --ceph-user {user}");
-            }
-        }
-        arguments
+        let stated = self.stated_of_cluster().map(|(key, value)| format!(" --{} {value}", key.replace('_', "-")));
+        stated.fold(self.to_string(), |arguments, stated| arguments + &stated)
+    }
+
+    /// Keys that a device needs besides, as the end of a sentence.
+    #[must_use]
+    pub fn keys_of_device(&self) -> String {
+        let keys: Vec<String> = self.stated_of_cluster().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+        if keys.is_empty() { String::new() } else { format!("; in its device {}", keys.join(" and ")) }
+    }
+
+    /// What has to be stated of the cluster because it is not the default.
+    fn stated_of_cluster(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let place = if let Meeting::Rados(place) = self { Some(place) } else { None };
+        let all = place.map(|RadosPlace { conf, user, .. }| {
+            [("ceph_conf", conf.display().to_string(), CEPH_CONF), ("ceph_user", user.clone(), CEPH_USER)]
+        });
+        let is_stated = |(_, value, default): &(&str, String, &str)| value != default;
+        all.into_iter().flatten().filter(is_stated).map(|(key, value, _)| (key, value))
     }
 }
 
@@ -123,7 +143,12 @@ mod tests {
         for text in ["/srv/meta/sluice", "rados:vms/sluice", "rados:vms/tenant-a/sluice"] {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
-        assert_eq!(read("rados:vms/sluice").unwrap().as_arguments(), "rados:vms/sluice --ceph-user sluice");
+        let place = read("rados:vms/sluice").unwrap();
+        assert_eq!(place.as_arguments(), "rados:vms/sluice --ceph-user sluice");
+        assert_eq!(place.keys_of_device(), "; in its device ceph_user = \"sluice\"");
+        assert_eq!(read("/srv/meta/sluice").unwrap().keys_of_device(), "");
+        let by_others = Meeting::of("rados:vms/sluice", Path::new(CEPH_CONF), "b").unwrap();
+        assert!(place != by_others && place.is_same_place(&by_others));
         for text in ["rados:", "rados:vms", "rados:vms/", "rados:a/b/c/d", "rados:a/b:c"] {
             assert!(read(text).unwrap_err().contains("write rados:POOL/NAME"), "{text}");
         }

@@ -59,10 +59,9 @@ fn names<'a>(text: &'a str, kind: &str, hint: &str) -> Result<Vec<&'a str>, Misr
 
 /// Reads what stands in a pool or in a namespace of one.
 pub(crate) fn within(text: &str, kind: &str, hint: &str) -> Result<(RbdPool, String), Misread> {
-    let own = |pool: &str, namespace: &str| RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() };
     match *names(text, kind, hint)? {
-        [pool, name] => Ok((own(pool, ""), name.to_owned())),
-        [pool, namespace, name] => Ok((own(pool, namespace), name.to_owned())),
+        [pool, name] => Ok((RbdPool::new(pool, ""), name.to_owned())),
+        [pool, namespace, name] => Ok((RbdPool::new(pool, namespace), name.to_owned())),
         _ => Err(misread(text, kind, hint)),
     }
 }
@@ -72,12 +71,15 @@ fn misread(text: &str, kind: &str, hint: &str) -> Misread {
 }
 
 impl RbdPool {
+    fn new(pool: &str, namespace: &str) -> Self {
+        RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() }
+    }
+
     pub(crate) fn read(text: &str) -> Result<Self, Misread> {
         let kind = "pool of a Ceph cluster";
-        let own = |pool: &str, namespace: &str| RbdPool { pool: pool.to_owned(), namespace: namespace.to_owned() };
         match *names(text, kind, POOL_HINT)? {
-            [pool] => Ok(own(pool, "")),
-            [pool, namespace] => Ok(own(pool, namespace)),
+            [pool] => Ok(RbdPool::new(pool, "")),
+            [pool, namespace] => Ok(RbdPool::new(pool, namespace)),
             _ => Err(misread(text, kind, POOL_HINT)),
         }
     }

@@ -145,7 +145,7 @@ impl Found {
 impl Shared<'_> {
     /// What `trouble` is about; `None` for those that are events of other kinds: what the storage gives, and how long it takes for one request.
     fn found(&self, trouble: &Trouble) -> Option<Found> {
-        let path = self.stated.meeting.display().to_string();
+        let path = self.stated.meeting.clone();
         let (host, status) = (self.stated.host, shell::command(["sluice", "pool", "status", &path]));
         Some(match *trouble {
             Trouble::Away => Found::new(
@@ -188,11 +188,11 @@ impl Shared<'_> {
             Unreadable::Version(_) => "run the same version on all hosts".to_owned(),
             _ => format!("if it stays so, stop the daemon of that host, and {}", self.forget(other)),
         };
-        format!("the block of host {other} at {} {reason}; {remedy}", self.stated.meeting.display())
+        format!("the block of host {other} at {} {reason}; {remedy}", self.stated.meeting)
     }
 
     fn forget(&self, other: Host) -> String {
-        let path = self.stated.meeting.display().to_string();
+        let path = self.stated.meeting.clone();
         let command = shell::command(["sluice", "pool", "forget", &path, "--host", &other.to_string()]);
         format!("forget it with `{command}`")
     }
@@ -202,7 +202,7 @@ impl Shared<'_> {
         let header = Iops::from_milli(milli.max(1));
         let own = self.capacity.iops.unwrap_or(header);
         let stated = in_words(own, self.stated.request_bytes);
-        let path = self.stated.meeting.display().to_string();
+        let path = self.stated.meeting.clone();
         let hosts = self.state.last_host.to_string();
         let command = ["sluice", "pool", "create", &path, "--hosts", &hosts, "--capacity", &stated, "--keep"];
         let command = shell::command(command);
@@ -216,7 +216,7 @@ impl Shared<'_> {
     }
 
     fn of_vanished(&self, other: Host) -> Found {
-        let path = self.stated.meeting.display();
+        let path = &self.stated.meeting;
         let text = format!(
             "host {other} has vanished: it does not write to {path} any more, and the other hosts share its part; look at its daemon, or, if it \
              is gone for good, {}",

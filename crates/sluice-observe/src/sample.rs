@@ -1,6 +1,5 @@
 //! The counters of all devices at one instant.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluice_net::{NicTotals, UplinkTotals};
@@ -63,7 +62,7 @@ pub struct DeviceSample {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSample {
     /// The file or block device where the hosts meet.
-    pub meeting: PathBuf,
+    pub meeting: String,
     /// Number of this host.
     pub host: Host,
     /// Size in bytes of a request that counts as one.

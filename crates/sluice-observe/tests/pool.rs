@@ -1,6 +1,5 @@
 //! Devices that share storage with other hosts: what is judged from all hosts, whose fault it is, and what keeps them from sharing.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_api::cause::Cause;
@@ -53,7 +52,7 @@ fn host(gets: u64, pool: State, vms: &[(&str, Policy)]) -> Observed {
     for (name, policy) in vms {
         observed.add(name, *policy, closed(32, name));
     }
-    let stated = PoolSample { meeting: PathBuf::from("/dev/pool"), host: 1, request_bytes: 8192 };
+    let stated = PoolSample { meeting: "/dev/pool".to_owned(), host: 1, request_bytes: 8192 };
     observed.pool = Some((stated, pool));
     observed
 }

@@ -25,7 +25,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Only the rows of hosts that share a Ceph cluster, which `crates/sluice/tests/ceph/cluster.sh up FOLDER` has started. Its pool completes about 2,000
-    /// requests per second then, because each OSD holds a request for some milliseconds.
+    /// requests per second then, because each OSD holds each request for a while.
     #[arg(long, value_name = "FOLDER")]
     ceph: Option<PathBuf>,
 }

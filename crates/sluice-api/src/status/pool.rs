@@ -1,7 +1,5 @@
 //! The storage that a device shares with other hosts.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use crate::amount;
@@ -11,7 +9,7 @@ use crate::amount;
 #[serde(default)]
 pub struct DevicePool {
     /// The file or block device where the hosts meet.
-    pub meeting: PathBuf,
+    pub meeting: String,
     /// Number of this host.
     pub host: u8,
     /// Normalised requests per second that a unit of weight gets; null without fresh views of the other hosts.

@@ -138,7 +138,7 @@ fn check_nodes(draft: &Draft, report: &Report) {
 
 /// Reports places where hosts meet that are something else too: hosts write over what is there.
 fn check_meetings(draft: &Draft, report: &Report) {
-    let mut seen: BTreeMap<&Meeting, &str> = BTreeMap::new();
+    let mut seen: Vec<(&Meeting, &str)> = Vec::new();
     for draft_device in draft.devices.values() {
         let (device, at) = (&draft_device.device, draft_device.path_at);
         let Some(pool) = &device.pool else { continue };
@@ -149,10 +149,11 @@ fn check_meetings(draft: &Draft, report: &Report) {
             let message = format!("Device {name}: pool.meeting: {meeting} is volume {}", volume.title);
             report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());
         }
-        if let Some(first) = seen.insert(meeting, name) {
+        if let Some((_, first)) = seen.iter().find(|(other, _)| other.is_same_place(meeting)) {
             let message = format!("Device {name}: pool.meeting: device {first} meets at {meeting} already");
             report.error(at, message, "a place is that of one pool, and a pool one device of each host".to_owned());
         }
+        seen.push((meeting, name));
         if device.paths.iter().any(|path| is_there(path.path())) {
             let message = format!("Device {name}: pool.meeting: {meeting} is its path");
             report.error(at, message, "hosts write there: state a file or a block device of its own".to_owned());

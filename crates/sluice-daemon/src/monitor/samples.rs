@@ -48,7 +48,7 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
 /// What the host file states of the pool that a device is a part of.
 fn pool(device: &Device) -> Option<PoolSample> {
     let pool = device.pool.as_ref()?;
-    Some(PoolSample { meeting: pool.meeting.to_string().into(), host: pool.host, request_bytes: device.reference.0 })
+    Some(PoolSample { meeting: pool.meeting.to_string(), host: pool.host, request_bytes: device.reference.0 })
 }
 
 fn client_faults(of: &sluice_io::reactor::spec::Faults) -> ClientFaults {

@@ -235,8 +235,11 @@ impl Claiming {
             self.refuse(now, obstacle.clone());
             return None;
         }
-        let claim = self.claim(rules.header, wanted, confirmed.reserved, true);
         let tries = self.trying.take().map_or(0, |(_, tries)| tries);
+        if self.way == Way::Try {
+            self.sequence = self.sequence.saturating_add(1);
+        }
+        let claim = self.claim(rules.header, wanted, confirmed.reserved, true);
         let step = match self.way {
             Way::Try => (self.write(&claim), ClaimStep::Try),
             Way::Compare => Claiming::read_all(ClaimStep::Judge),
@@ -249,8 +252,7 @@ impl Claiming {
         (Request::Read { first: 0, count: BLOCKS as u32 }, step)
     }
 
-    fn claim(&mut self, header: &Header, promised: Promised, before: u64, tried: bool) -> Claim {
-        self.sequence = self.sequence.saturating_add(1);
+    fn claim(&self, header: &Header, promised: Promised, before: u64, tried: bool) -> Claim {
         let Promised { reserved, vms } = promised;
         let (pool, host, epoch, sequence, name) =
             (header.pool, self.host, self.epoch, self.sequence, self.name.clone());
@@ -266,6 +268,7 @@ impl Claiming {
     }
 
     fn settle(&mut self, header: &Header, promised: Promised) -> (Request, ClaimStep) {
+        self.sequence = self.sequence.saturating_add(1);
         let claim = self.claim(header, promised, promised.reserved, false);
         self.settling = Some(promised);
         (self.write(&claim), ClaimStep::Settle)
@@ -307,9 +310,12 @@ impl Claiming {
 
     fn learn(&mut self, claims: &Claims) {
         let own = claims.of(self.host);
+        // If one of the two was damaged, the other one may be an old one. A run that has written both knows better.
+        if self.sequence == 0 || !self.is_damaged(claims) {
+            self.known =
+                own.map_or_else(Promised::default, |claim| Promised { reserved: claim.confirmed(), vms: claim.vms });
+        }
         self.sequence = self.sequence.max(own.map_or(0, |claim| claim.sequence));
-        self.known =
-            own.map_or_else(Promised::default, |claim| Promised { reserved: claim.confirmed(), vms: claim.vms });
         self.confirmed = Some(self.known);
         if own.is_some_and(|claim| claim.tried) {
             self.rewrites = 2;
@@ -333,9 +339,14 @@ impl Claiming {
 
     /// Writes our blocks again if one of them cannot be read: it may hide a claim from the others.
     fn mend(&mut self, claims: &Claims) {
-        if claims.unreadable.iter().any(|(host, _)| *host == self.host) {
+        if self.is_damaged(claims) {
             self.rewrites = 2;
         }
+    }
+
+    /// Whether one of our blocks cannot be read.
+    fn is_damaged(&self, claims: &Claims) -> bool {
+        claims.unreadable.iter().any(|(host, _)| *host == self.host)
     }
 
     /// Confirms a claim by these, which were read after it was written if it is tried, or withdraws it.
@@ -438,8 +449,10 @@ mod tests {
         Kill(usize),
         /// Its helper is killed. What that has sent arrives at once or later, if writes are compared; else it arrives before the next one starts.
         Lose,
-        /// What a killed helper had sent arrives.
-        Arrive,
+        /// One of those that killed helpers had sent arrives.
+        Arrive(usize),
+        /// It reads all, and compares what it has confirmed.
+        ReadAll,
         /// Time passes.
         Wait,
     }
@@ -494,7 +507,8 @@ mod tests {
             2 => (0..700_u64).prop_map(Happens::Ask),
             1 => (0..9_usize).prop_map(Happens::Kill),
             1 => Just(Happens::Lose),
-            1 => Just(Happens::Arrive),
+            1 => (0..8_usize).prop_map(Happens::Arrive),
+            1 => Just(Happens::ReadAll),
             2 => Just(Happens::Wait),
         ];
         (0..usize::from(HOSTS), what)
@@ -576,8 +590,15 @@ mod tests {
                         host.claiming.interrupt(now, "it was lost");
                     }
                 }
-                Happens::Arrive => {
-                    if let Some((request, mut whole)) = place.late.pop() {
+                Happens::ReadAll => {
+                    if host.step.is_none() {
+                        host.whole.clone_from(&place.blocks);
+                        host.claiming.compare(now, &Claims::read(&header, &place.blocks));
+                    }
+                }
+                Happens::Arrive(which) => {
+                    if !place.late.is_empty() {
+                        let (request, mut whole) = place.late.remove(which % place.late.len());
                         place.carry_out(&request, &mut whole);
                     }
                 }

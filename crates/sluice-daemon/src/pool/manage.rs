@@ -12,7 +12,7 @@ use sluice_pool::exchange::{meeting_rate, requests};
 use sluice_sched::Iops;
 use sluice_sched::units::StatedIops;
 
-use super::place::{self, Access, Place};
+use super::place::{self, Access, Place, Way};
 
 /// Default of `weight_floor`.
 const WEIGHT_FLOOR_PERCENT: u64 = 2;
@@ -37,11 +37,13 @@ pub enum PoolError {
     Used { place: String },
     #[error("{} has no pool that can be read: its header {why}; write it with `sluice pool create`", .place)]
     NoPool { place: String, why: Unreadable },
+    #[error("Hosts have changed their claims at {} meanwhile: try again", .place)]
+    Changed { place: String },
     #[error("{} is too short: hosts need {} KiB", .place, BLOCKS * SIZE / 1024)]
     TooShort { place: String },
     #[error("Host {host} has something reserved, so its number cannot go: forget it first with `sluice pool forget {} --host {host}`", .place)]
     Claimed { place: String, host: Host },
-    #[error("The claims of host {host} at {} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget`", .place)]
+    #[error("The claims of host {host} cannot be read: a block {why}. Start its daemon, or forget it with `sluice pool forget {} --host {host}`", .place)]
     UnreadableClaim { place: String, host: Host, why: Unreadable },
     #[error(
         "Hosts have {iops:.0} iops of the pool at {} reserved, which {capacity} does not keep: lower reservations first. The size of a request stays \
@@ -146,8 +148,8 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
         Ok(known) if how.keep => {
             header.pool = known.pool;
             check_claims(meeting, &known, &header, &blocks)?;
-            write(&header)?;
-            // A host may have confirmed one meanwhile.
+            put(meeting, &*place, &blocks, 0, &block::encode(&header))?;
+            // At a file a host may have confirmed one meanwhile.
             let after = place.read(0, BLOCKS).map_err(failed("read"))?;
             if let Err(error) = check_claims(meeting, &known, &header, &after) {
                 write(&known)?;
@@ -156,13 +158,27 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
             return Ok(header);
         }
         Ok(header) if !how.force => return Err(PoolError::Exists { place: meeting.to_string(), header }),
-        Err(_) if !how.force && blocks.iter().any(|byte| *byte != 0) => {
-            return Err(PoolError::Used { place: meeting.to_string() });
-        }
-        Ok(_) | Err(_) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
+        known => match (known.is_ok(), blocks.iter().any(|byte| *byte != 0)) {
+            (false, true) if !how.force => return Err(PoolError::Used { place: meeting.to_string() }),
+            (_, true) => place.write(0, &vec![0; BLOCKS * SIZE]).map_err(failed("write"))?,
+            (_, false) => {}
+        },
     }
     write(&header)?;
     Ok(header)
+}
+
+/// Writes blocks of the header or of claims, if the place can compare only if these still are as in `before`.
+fn put(meeting: &Meeting, place: &dyn Place, before: &[u8], first: usize, bytes: &[u8]) -> Result<(), PoolError> {
+    let written = match place::way(meeting) {
+        Way::Try => place.write(first, bytes).map(|()| true),
+        Way::Compare => place.write_if(before, first, bytes),
+    };
+    match written {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(PoolError::Changed { place: meeting.to_string() }),
+        Err(error) => Err(PoolError::Access { place: meeting.to_string(), what: "write", error }),
+    }
 }
 
 /// Returns what hosts may reserve together in raw cost per second: the capacity without the requests by which they meet, and without the
@@ -178,7 +194,7 @@ fn most(meeting: &Meeting, header: &Header) -> u64 {
 fn check_claims(meeting: &Meeting, known: &Header, new: &Header, blocks: &[u8]) -> Result<(), PoolError> {
     let claims = Claims::read(&Header { hosts: block::HOSTS_MAX, ..known.clone() }, blocks);
     if let Some((host, why)) = claims.unreadable.first() {
-        return Err(PoolError::UnreadableClaim { place: meeting.to_string(), host: *host, why: *why });
+        return Err(PoolError::UnreadableClaim { place: meeting.as_arguments(), host: *host, why: *why });
     }
     if let Some(claim) = claims.held.iter().find(|claim| claim.host > new.hosts && claim.reserved > 0) {
         return Err(PoolError::Claimed { place: meeting.as_arguments(), host: claim.host });
@@ -253,11 +269,14 @@ pub fn forget(meeting: &Meeting, host: Host) -> Result<(), PoolError> {
     if known.runs {
         return Err(PoolError::Runs { host });
     }
-    let (place, ..) = read(meeting, Access::Write)?;
+    let (place, _, before) = read(meeting, Access::Write)?;
+    if Claims::read(&look.header, &before).of(host) != look.claims.of(host) {
+        return Err(PoolError::Runs { host });
+    }
     let zeroes = vec![0; 2 * SIZE];
-    let written =
-        place.write(block::usage_of(host), &zeroes[..SIZE]).and_then(|()| place.write(block::claims_of(host), &zeroes));
-    written.map_err(|error| PoolError::Access { place: meeting.to_string(), what: "write", error })
+    put(meeting, &*place, &before, block::claims_of(host), &zeroes)?;
+    let cleared = place.write(block::usage_of(host), &zeroes[..SIZE]);
+    cleared.map_err(|error| PoolError::Access { place: meeting.to_string(), what: "write", error })
 }
 
 /// What may keep hosts from meeting at a place that can be written, as far as this host can see it.

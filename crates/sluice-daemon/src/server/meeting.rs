@@ -13,8 +13,9 @@ use super::tolerance::Tolerance;
 use super::{Guard, Server, ServerError, translate};
 use crate::pool::{helper, manage};
 
-/// Maximum time until the place responds: less than a change waits for a path, so that the place is named.
-const TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum time until the place responds: less than a change waits for a path, so that the place is named, and more than a connection to a cluster
+/// takes.
+const TIMEOUT: Duration = Duration::from_millis(4500);
 
 /// How a place is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -70,10 +70,10 @@ libraries! {
         fn rados_ioctx_set_namespace(Handle, *const c_char);
         fn rados_ioctx_get_id(Handle) -> i64;
         fn rados_ioctx_destroy(Handle);
-        fn rados_stat(Handle, *const c_char, *mut u64, *mut libc::time_t) -> c_int;
         fn rados_remove(Handle, *const c_char) -> c_int;
         fn rados_create_write_op() -> Handle;
         fn rados_release_write_op(Handle);
+        fn rados_write_op_assert_exists(Handle);
         fn rados_write_op_create(Handle, c_int, *const c_char);
         fn rados_write_op_cmpext(Handle, *const c_char, usize, u64, *mut c_int);
         fn rados_write_op_write(Handle, *const c_char, usize, u64);

@@ -10,6 +10,9 @@ use super::{CephError, Cluster, check, text};
 /// Errors from this one on say where a comparison has found another byte.
 const DIFFERS: i32 = 4095;
 
+/// How an object is created that must be new.
+const EXCLUSIVE: i32 = 1;
+
 /// The objects of a pool, or of a namespace of one. Calls wait as long as the cluster does.
 pub struct Objects {
     pool: Pool,
@@ -46,19 +49,6 @@ impl Objects {
     /// The pool does not exist, or the user may not use it.
     pub fn open(cluster: &Arc<Cluster>, pool: &str, namespace: &str) -> Result<Objects, CephError> {
         Ok(Objects { pool: cluster.pool(pool, namespace)? })
-    }
-
-    /// Returns the size of an object in bytes.
-    ///
-    /// # Errors
-    /// `ENOENT` without the object, others of the cluster.
-    pub fn size(&self, object: &str) -> Result<u64, CephError> {
-        let (name, mut size) = (text(object), 0);
-        // SAFETY: the texts and the places outlive the call.
-        let told = unsafe {
-            (self.pool.cluster.library().rados_stat)(self.pool.handle, name.as_ptr(), &raw mut size, ptr::null_mut())
-        };
-        check(told, || format!("the object {object}")).map(|_| size)
     }
 
     /// Reads parts of objects at the same time. What is past the end of an object is left out.
@@ -111,13 +101,24 @@ impl Objects {
         Ok(buffer)
     }
 
+    /// Writes nothing to an object, as one who may write to it.
+    ///
+    /// # Errors
+    /// `ENOENT` without the object, `EPERM` if the user may only read, others of the cluster.
+    pub fn touch(&self, object: &str) -> Result<(), CephError> {
+        self.write_all(object, |write| {
+            write.must_exist();
+            write.create(0);
+        })
+    }
+
     /// Makes an object with this content.
     ///
     /// # Errors
     /// `EEXIST` if it is there, others of the cluster.
     pub fn make(&self, object: &str, content: &[u8]) -> Result<(), CephError> {
         self.write_all(object, |write| {
-            write.must_be_new();
+            write.create(EXCLUSIVE);
             write.put(0, content);
         })
     }
@@ -171,10 +172,15 @@ impl Objects {
 
 /// The bytes that its operations refer to outlive it: the caller of [`Objects::write_all`] has them.
 impl Write<'_> {
-    fn must_be_new(&self) {
-        const EXCLUSIVE: i32 = 1;
-        // SAFETY: the operation was made and not carried out. The category is not used any more.
-        unsafe { (self.objects.pool.cluster.library().rados_write_op_create)(self.handle, EXCLUSIVE, ptr::null()) };
+    fn must_exist(&self) {
+        // SAFETY: the operation was made and not carried out.
+        unsafe { (self.objects.pool.cluster.library().rados_write_op_assert_exists)(self.handle) };
+    }
+
+    /// Creates the object; with [`EXCLUSIVE`] it must be new.
+    fn create(&self, how: i32) {
+        // SAFETY: as above. The category is not used any more.
+        unsafe { (self.objects.pool.cluster.library().rados_write_op_create)(self.handle, how, ptr::null()) };
     }
 
     fn must_have(&self, expected: &[u8]) {

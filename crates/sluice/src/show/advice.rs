@@ -262,7 +262,7 @@ impl Known<'_> {
     fn against_other_hosts(&self) -> Option<String> {
         let pool = self.device.pool.as_ref()?;
         if !pool.knows_others() {
-            let path = pool.meeting.display();
+            let path = &pool.meeting;
             return Some(format!(
                 "This host does not see what the others do, so its VMs get the part of one host: mend {path}, where the hosts meet \
                  (`sluice status`)."

@@ -24,7 +24,7 @@ pub(crate) fn pairs(pool: &DevicePool) -> Vec<(&'static str, String)> {
         None => "that of one host, because this host does not see what the others do".to_owned(),
     };
     vec![
-        ("Pool", format!("host {host}; hosts meet at {}", meeting.display())),
+        ("Pool", format!("host {host}; hosts meet at {meeting}")),
         ("Pool window", format!("{window_requests:.1} requests of all hosts; they take {latency}")),
         ("Pool part", part),
         ("Pool claim", format!("{} iops, which no other host may promise", rate(pool.reserved_iops))),

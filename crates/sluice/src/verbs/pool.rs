@@ -48,7 +48,7 @@ enum What {
 
 /// Write the place where hosts meet.
 ///
-/// A file or objects that do not exist are made, 772 KiB long. A block device needs that size and holds nothing else. Every host must reach a file
+/// A file that does not exist is made, 772 KiB long, and so are objects. A block device needs that size and holds nothing else. Every host must reach a file
 /// with direct I/O.
 #[derive(Args)]
 struct Create {
@@ -138,11 +138,12 @@ impl Create {
             })),
             Format::Table => output::line(&format!(
                 "{meeting} is the place where {hosts} hosts share {rate}. In the host file of each: meeting = \"{}\" and a host of its own from \
-                 1 to {hosts}.",
+                 1 to {hosts}{}.",
                 meeting
                     .file()
                     .and_then(|path| std::path::absolute(path).ok())
-                    .map_or_else(|| meeting.to_string(), |path| path.display().to_string())
+                    .map_or_else(|| meeting.to_string(), |path| path.display().to_string()),
+                meeting.keys_of_device()
             )),
         }
         Ok(())

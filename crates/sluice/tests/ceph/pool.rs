@@ -28,7 +28,7 @@ impl AtObjects {
     fn at(&self, block: u64) -> (String, u64) {
         match block {
             0 => (self.name.clone(), 0),
-            host @ 1..CLAIMS => (format!("{}.{host}", self.name), 0),
+            host @ 1..CLAIMS => (format!("{}:{host}", self.name), 0),
             claim => (self.name.clone(), (claim - CLAIMS + 1) * BLOCK),
         }
     }
@@ -98,6 +98,7 @@ fn a_meeting_place_that_hung_stopped_a_host() {
 
 #[test]
 fn objects_that_cannot_be_a_place_are_refused_with_what_to_do() {
+    let _osds = OSDS.read().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new();
     let objects = AtObjects::new(None);
     let create = |name: &str, more: &[&str]| {
@@ -113,9 +114,11 @@ fn objects_that_cannot_be_a_place_are_refused_with_what_to_do() {
     let refused = create(&objects.name(), &[&arguments[..], &["--keep"]].concat()).failed();
     assert!(refused.contains("prepare the place with `sluice pool create`"), "{refused}");
     // What another program keeps there stays.
-    let file = place.write("other", vec![7; 1 << 20]);
-    objects.rados(&["put", &objects.name, file.to_str().unwrap()]).ok();
-    assert!(create(&objects.name(), &arguments).failed().contains("holds something else"));
+    for length in [7, 1 << 20] {
+        let file = place.write("other", vec![7; length]);
+        objects.rados(&["put", &objects.name, file.to_str().unwrap()]).ok();
+        assert!(create(&objects.name(), &arguments).failed().contains("holds something else"));
+    }
     create(&objects.name(), &[&arguments[..], &["--force"]].concat()).ok();
 }
 
@@ -149,4 +152,9 @@ fn a_user_of_these_objects_alone_is_enough() {
     let _daemon = Daemon::serve(&place, &host.text().replace("state = ", "jail = \"required\"\nstate = "));
     crate::pool::hosts::reserve(&place, 1, 500).ok();
     command("forget", &objects.name(), &["--host", "2"]).ok();
+    // One who may only read is told at once.
+    ceph("ceph", &["auth", "caps", &client, "mon", "allow r", "osd", "allow r pool=vms"]).ok();
+    let host = host.text().replace("host = 1", "host = 2");
+    let checked = run(sluice().args(["check", "--host"]).arg(place.write("reads.toml", host)));
+    assert!(checked.stdout.contains("not permitted"), "{}{}", checked.stdout, checked.stderr);
 }

@@ -189,7 +189,7 @@ impl Bed {
                     let source = source.display();
                     format!("source = \"{source}\"\noffset = \"{offset}MiB\"\nsize = \"{VOLUME_MIB}MiB\"\n")
                 }
-                Behind::Ceph(_) => Cluster::volume(number),
+                Behind::Ceph(cluster) => cluster.volume(number),
             };
             text += &format!("export = {{ socket = \"{}\" }}\n", socket.display());
         }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::load::VOLUME_MIB;
 use crate::server::sluice_binary;
@@ -10,30 +11,30 @@ use crate::server::sluice_binary;
 const POOL: &str = "vms";
 /// Where hosts meet.
 const PLACE: &str = "rados:vms/bench-pool";
-/// Seconds for which an OSD holds each request, with 6 threads in all: like a disk array, it completes a number of requests per second
+/// Seconds for which an OSD holds each request: so the cluster completes some 2,000 requests per second,
 /// whatever else this machine does.
-const HOLD: &str = "0.003";
+const HOLD: &str = "0.0006";
 
 /// A cluster that `cluster.sh` has started.
 pub(super) struct Cluster {
     folder: PathBuf,
+    run: u32,
 }
 
+/// Number of runs of this process.
+static RUNS: AtomicU32 = AtomicU32::new(0);
+
 impl Cluster {
-    /// Makes the OSDs hold requests, and one image for each volume, filled with data.
+    /// Makes the OSDs hold requests, and one image for each volume, filled with data. They go with the cluster.
     ///
     /// # Errors
     /// A command of Ceph has failed.
     pub(super) fn new(folder: &Path, volumes: usize) -> Result<Cluster, String> {
-        let cluster = Cluster { folder: folder.to_owned() };
+        let cluster = Cluster { folder: folder.to_owned(), run: RUNS.fetch_add(1, Ordering::Relaxed) };
         cluster.hold(false)?;
         for number in 0..volumes {
-            let image = Cluster::image(number);
-            if cluster.run("rbd", &["info", &image]).is_ok() {
-                continue;
-            }
-            let size = format!("{VOLUME_MIB}M");
-            cluster.run("rbd", &["create", &image, "--size", &size])?;
+            let (image, size) = (cluster.image(number), format!("{VOLUME_MIB}M"));
+            cluster.run("rbd", &["create", &image, "--size", &size, "--object-size", "128K"])?;
             let fill = ["bench", "--io-type", "write", "--io-size", "1M", "--io-total", &size, "--io-threads", "1"];
             cluster.run("rbd", &[&fill[..], &[&image]].concat())?;
         }
@@ -41,8 +42,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn image(number: usize) -> String {
-        format!("{POOL}/bench-{number}")
+    /// New in each run: the lock of an earlier one is that of another host, as its state is gone.
+    fn image(&self, number: usize) -> String {
+        format!("{POOL}/bench-{}-{}-{number}", std::process::id(), self.run)
     }
 
     fn hold(&self, holds: bool) -> Result<(), String> {
@@ -79,8 +81,8 @@ impl Cluster {
     }
 
     /// Keys of a volume.
-    pub(super) fn volume(number: usize) -> String {
-        format!("source = \"rbd:{}\"\n", Cluster::image(number))
+    pub(super) fn volume(&self, number: usize) -> String {
+        format!("source = \"rbd:{}\"\n", self.image(number))
     }
 }
 

@@ -36,8 +36,8 @@ pub trait Place {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Keeps other processes of this host from writing a block, until this place is closed. A place where claims are compared needs nothing: what
-    /// another process has written is seen, and a write that arrives late changes nothing.
+    /// Keeps other processes of this host from writing a block, until this place is closed. Where claims are compared it does nothing: a claim that
+    /// arrives late changes nothing, and usage that does is written again within a period.
     ///
     /// # Errors
     /// Another process writes it, or it cannot be locked.
@@ -67,7 +67,7 @@ pub(super) enum Way {
 pub fn open(meeting: &Meeting, access: Access) -> io::Result<Box<dyn Place>> {
     Ok(match meeting {
         Meeting::File(path) => Box::new(file::Blocks::open(path, access)?),
-        Meeting::Rados(place) => Box::new(rados::OfHosts::open(place)?),
+        Meeting::Rados(place) => Box::new(rados::OfHosts::open(place, access)?),
     })
 }
 

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!     NAME              header, then the claims of all hosts
-//!     NAME.1 ... NAME.n what each host uses
+//!     NAME:1 ... NAME:n what each host uses
 //! ```
 //!
-//! All claims are in one object because the cluster compares and writes an object in one step. An object that is missing is one of zeroes, except
-//! the first.
+//! All claims are in one object because the cluster compares and writes an object in one step. An object that is missing or short is one of zeroes,
+//! except that NAME exists. A name has no colon, so the objects of one place are never those of another.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use sluice_io::ceph::objects::{Objects, Part};
 use sluice_io::ceph::{CephError, Cluster, ClusterSpec};
 use sluice_pool::block::{self, BLOCKS, HOSTS_MAX, Header, SIZE};
 
-use super::Place;
+use super::{Access, Place};
 
 /// Number of blocks in the object with the claims.
 const WITH_CLAIMS: usize = BLOCKS - HOSTS_MAX as usize;
@@ -28,17 +28,21 @@ pub(super) struct OfHosts {
 }
 
 impl OfHosts {
-    pub(super) fn open(place: &RadosPlace) -> io::Result<OfHosts> {
+    pub(super) fn open(place: &RadosPlace, access: Access) -> io::Result<OfHosts> {
         let own = OfHosts::connect(place)?;
-        own.objects.size(&own.name).map_err(failed)?;
+        match access {
+            Access::Read => own.read_claims(0, 1).map(drop)?,
+            // A user who may only read is told now.
+            Access::Write => own.objects.touch(&own.name).map_err(failed)?,
+        }
         Ok(own)
     }
 
     pub(super) fn make(place: &RadosPlace) -> io::Result<OfHosts> {
         let own = OfHosts::connect(place)?;
-        // Those of a pool whose first object was removed.
-        (1..=usize::from(HOSTS_MAX)).try_for_each(|host| own.objects.remove(&own.of_host(host))).map_err(failed)?;
         own.objects.make(&own.name, &vec![0; WITH_CLAIMS * SIZE]).map_err(failed)?;
+        // What a pool has left whose first object was removed. Without a header no host writes.
+        (1..=usize::from(HOSTS_MAX)).try_for_each(|host| own.objects.remove(&own.of_host(host))).map_err(failed)?;
         Ok(own)
     }
 
@@ -51,14 +55,15 @@ impl OfHosts {
     }
 
     fn of_host(&self, host: usize) -> String {
-        format!("{}.{host}", self.name)
+        format!("{}:{host}", self.name)
     }
 
     /// Reads blocks of the object with the claims; its first block is the header.
     fn read_claims(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
-        let part = Part { object: self.name.clone(), offset: (index(first) * SIZE) as u64, length: count * SIZE };
-        let read = self.objects.read(&[part]).remove(0).map_err(failed)?;
-        if read.len() < count * SIZE { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
+        let part = Part { object: self.name.clone(), offset: offset(first), length: count * SIZE };
+        let mut read = self.objects.read(&[part]).remove(0).map_err(failed)?;
+        read.resize(count * SIZE, 0);
+        Ok(read)
     }
 
     /// Reads what the hosts from `first` on use.
@@ -70,7 +75,7 @@ impl OfHosts {
             let end = blocks.len() + SIZE;
             match read {
                 Ok(read) => blocks.extend(read),
-                Err(error) if is(&error, Errno::NOENT) => {}
+                Err(error) if error.errno == Errno::NOENT.raw_os_error() => {}
                 Err(error) => return Err(failed(error)),
             }
             blocks.resize(end, 0);
@@ -109,23 +114,28 @@ impl Place for OfHosts {
     }
 
     fn write(&self, first: usize, bytes: &[u8]) -> io::Result<()> {
-        for (at, block) in (first..).zip(bytes.chunks(SIZE)) {
-            let is_usage = (1..block::claims_of(1)).contains(&at);
-            let written = match is_usage {
-                true if block.iter().all(|byte| *byte == 0) => self.objects.remove(&self.of_host(at)),
-                true => self.objects.write(&self.of_host(at), 0, block),
-                false => self.objects.write(&self.name, (index(at) * SIZE) as u64, block),
+        let claims = block::claims_of(1);
+        let before_claims = bytes.len().min(claims.saturating_sub(first) * SIZE);
+        let (others, of_claims) = bytes.split_at(before_claims);
+        for (at, block) in (first..).zip(others.chunks(SIZE)) {
+            let written = match at {
+                0 => self.objects.write(&self.name, 0, block),
+                _ if block.iter().all(|byte| *byte == 0) => self.objects.remove(&self.of_host(at)),
+                _ => self.objects.write(&self.of_host(at), 0, block),
             };
             written.map_err(failed)?;
         }
-        Ok(())
+        // One write, so that of two claims none is left.
+        match of_claims.is_empty() {
+            true => Ok(()),
+            false => self.objects.write(&self.name, offset(first.max(claims)), of_claims).map_err(failed),
+        }
     }
 
     fn write_if(&self, before: &[u8], first: usize, bytes: &[u8]) -> io::Result<bool> {
         let claims = block::claims_of(1) * SIZE;
         let expected = [&before[..SIZE], &before[claims..]].concat();
-        let offset = (index(first) * SIZE) as u64;
-        self.objects.write_if(&self.name, &expected, offset, bytes).map_err(failed)
+        self.objects.write_if(&self.name, &expected, offset(first), bytes).map_err(failed)
     }
 
     fn lock(&self, _block: usize) -> io::Result<()> {
@@ -133,18 +143,18 @@ impl Place for OfHosts {
     }
 }
 
-/// Index of a block in the object with the claims.
-fn index(block: usize) -> usize {
-    if block == 0 { 0 } else { block - usize::from(HOSTS_MAX) }
-}
-
-fn is(error: &CephError, known: Errno) -> bool {
-    error.errno == known.raw_os_error()
+/// Offset in bytes of the header or of a claim, in the object with both.
+fn offset(block: usize) -> u64 {
+    (block.saturating_sub(usize::from(HOSTS_MAX)) * SIZE) as u64
 }
 
 fn failed(error: CephError) -> io::Error {
-    // A connection that was locked out serves nothing any more.
-    let is_over = is(&error, Errno::SHUTDOWN);
-    let kind = if is_over { io::ErrorKind::NotConnected } else { io::Error::from_raw_os_error(error.errno).kind() };
+    // Other kinds mean something of a file.
+    let kind = match Errno::from_raw_os_error(error.errno) {
+        Errno::NOENT => io::ErrorKind::NotFound,
+        // A connection that was locked out serves nothing any more.
+        Errno::SHUTDOWN => io::ErrorKind::NotConnected,
+        _ => io::ErrorKind::Other,
+    };
     io::Error::new(kind, error)
 }
