@@ -152,7 +152,7 @@ pub(crate) fn deceive_launcher(around: &Around) -> io::Result<()> {
         format!("{{\"Ask\":[900001,{{\"Program\":[\"{program}\",\"x\"]}}]}}"),
         format!("{{\"Ask\":[900002,{{\"Webhook\":[\"http://127.0.0.1:{}/\",\"x\"]}}]}}", around.port),
         format!("{{\"Ask\":[900003,{{\"Listens\":\"{}\"}}]}}", around.socket.display()),
-        format!("{{\"Ask\":[900004,{{\"Meet\":\"{}\"}}]}}", around.secret.display()),
+        format!("{{\"Ask\":[900004,{{\"Meet\":{{\"File\":\"{}\"}}}}]}}", around.secret.display()),
     ] {
         rustix::net::send(&socket, order.as_bytes(), rustix::net::SendFlags::empty())?;
     }
