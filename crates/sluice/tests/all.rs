@@ -29,6 +29,7 @@ mod gateways;
 mod guards;
 mod host_check;
 mod hostile;
+mod http;
 mod hung;
 mod import;
 mod lasting;

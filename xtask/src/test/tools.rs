@@ -11,6 +11,7 @@ use std::process::Command;
 pub(super) const TOOLS: Tools = &[
     ("c++", "g++"),
     ("chromium-headless-shell", "chromium-headless-shell"),
+    ("curl", "curl"),
     ("debugfs", "e2fsprogs"),
     ("dpkg-shlibdeps", "dpkg-dev"),
     ("fio", "fio"),

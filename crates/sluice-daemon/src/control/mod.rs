@@ -8,6 +8,7 @@ pub mod apply;
 pub mod audit;
 pub mod changer;
 pub mod describe;
+mod http;
 mod overdue;
 mod plan;
 pub mod roles;

@@ -13,11 +13,11 @@ use sluice_io::socket_file::SocketFile;
 use sluice_io::users;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Reply, Request};
+use super::{Reply, Request, http};
 
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
 /// request will be carried out, so it must not be told of a failure.
@@ -109,11 +109,21 @@ impl ControlSocket {
 
     /// Starts listening. The channel receives the requests. Must be called within a tokio runtime.
     pub fn start(bound: Bound) -> Result<(ControlSocket, mpsc::Receiver<Asked>), ListenError> {
+        let (endpoint, advice) = (bound.endpoint().to_string(), "raise the number of threads that the daemon may have");
         let (listener, file) = bound.into_unix()?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
-        let task = tokio::spawn(accept(listener, sender));
+        let http = http::start(sender.clone()).map_err(|source| ListenError::Io { endpoint, advice, source })?;
+        let to = To { lines: sender, http };
+        let task = tokio::spawn(accept(listener, to));
         Ok((ControlSocket { task, _file: file }, asked))
     }
+}
+
+/// Where requests go: lines of JSON at once, HTTP by its thread.
+#[derive(Clone)]
+struct To {
+    lines: mpsc::Sender<Asked>,
+    http: mpsc::Sender<http::Connection>,
 }
 
 /// Number of the group that owns the socket.
@@ -181,22 +191,23 @@ struct Connection {
     number: u64,
     uid: u32,
     is_admin: bool,
-    /// Ends it when it is dropped. `None` once the client has sent its request.
-    silent: Option<oneshot::Sender<()>>,
+    /// Whether a request of it is being answered. Then it makes no room.
+    is_asking: bool,
+    /// Told when it must make room for another one.
+    end: Arc<Notify>,
 }
 
 /// A connection, until it is dropped.
 #[derive(Debug)]
-struct Permit {
+pub(super) struct Permit {
     connections: Connections,
     number: u64,
-    /// Fails when the connection must make room for another one.
-    ended: oneshot::Receiver<()>,
+    end: Arc<Notify>,
 }
 
 impl Connections {
-    /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that has not sent its
-    /// request makes room; `None` if all of them have.
+    /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that asks for nothing now
+    /// makes room; `None` if all of them do.
     fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_user = |other: &Connection| other.uid == uid;
@@ -207,31 +218,34 @@ impl Connections {
         }
         table.make_room(class_max, of_class)?;
         table.accepted += 1;
-        let (silent, ended) = oneshot::channel();
-        let number = table.accepted;
-        table.connections.push(Connection { number, uid, is_admin, silent: Some(silent) });
-        Some(Permit { connections: self.clone(), number, ended })
+        let (number, end) = (table.accepted, Arc::<Notify>::default());
+        table.connections.push(Connection { number, uid, is_admin, is_asking: false, end: Arc::clone(&end) });
+        Some(Permit { connections: self.clone(), number, end })
     }
 }
 
 impl Table {
     fn make_room(&mut self, max: usize, competes: impl Fn(&Connection) -> bool) -> Option<()> {
         if self.connections.iter().filter(|other| competes(other)).count() >= max {
-            let oldest = self.connections.iter().position(|other| competes(other) && other.silent.is_some())?;
-            self.connections.remove(oldest);
+            let oldest = self.connections.iter().position(|other| competes(other) && !other.is_asking)?;
+            self.connections.remove(oldest).end.notify_one();
         }
         Some(())
     }
 }
 
 impl Permit {
-    /// Notes that the client has sent its request: from now on it makes no room for others.
-    fn keep(&self) {
+    /// Notes whether a request of the client is being answered: then it makes no room for others.
+    pub(super) fn set_asking(&self, asks: bool) {
         let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = table.connections.iter_mut().find(|other| other.number == self.number) {
-            // Kept open, so that the connection is not ended.
-            let _ = own.silent.take().map(|silent| silent.send(()));
+            own.is_asking = asks;
         }
+    }
+
+    /// Waits until the connection must make room for another one.
+    pub(super) async fn ended(&self) {
+        self.end.notified().await;
     }
 }
 
@@ -242,7 +256,7 @@ impl Drop for Permit {
     }
 }
 
-async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+async fn accept(listener: UnixListener, to: To) {
     let connections = Connections::default();
     loop {
         match listener.accept().await {
@@ -252,9 +266,9 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
                     tracing::debug!(%peer, "Control client rejected: too many are connected");
                     continue;
                 };
-                let sender = sender.clone();
+                let to = to.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, peer, permit, sender).await {
+                    if let Err(error) = converse(stream, peer, permit, to).await {
                         tracing::debug!(%error, "Control client left");
                     }
                 });
@@ -267,21 +281,36 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
     }
 }
 
-async fn converse(stream: UnixStream, peer: Peer, mut permit: Permit, sender: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     let mut read = BufReader::new(read.take(REQUEST_MAX));
-    tokio::select! {
-        read = timeout(CLIENT_TIMEOUT, read.read_line(&mut line)) => read??,
-        _ = &mut permit.ended => return Err(io::Error::other("It has sent nothing and made room for another client")),
+    let until = Instant::now() + CLIENT_TIMEOUT;
+    let no_room = || io::Error::other("It has sent nothing and made room for another client");
+    let is_line = tokio::select! {
+        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_none_or(|first| *first == b'{'),
+        () = permit.ended() => return Err(no_room()),
     };
-    permit.keep();
+    if !is_line {
+        let begin = read.buffer().to_vec();
+        let stream = read.into_inner().into_inner().reunite(write).map_err(io::Error::other)?.into_std()?;
+        let connection = http::Connection { stream, begin, peer, permit };
+        return to.http.send(connection).await.map_err(|_| io::Error::other("The daemon is exiting"));
+    }
+    tokio::select! {
+        read = timeout_at(until, read.read_line(&mut line)) => read??,
+        () = permit.ended() => return Err(no_room()),
+    };
+    permit.set_asking(true);
     let reply = match line::read(&line) {
         Err(refused) => refused,
         Ok(request) => {
             let (reply, answer) = oneshot::channel();
             let gone = |_| io::Error::other("The daemon is exiting");
-            sender.send(Asked { request, peer, reply }).await.map_err(|_| io::Error::other("The daemon is exiting"))?;
+            to.lines
+                .send(Asked { request, peer, reply })
+                .await
+                .map_err(|_| io::Error::other("The daemon is exiting"))?;
             answer.await.map_err(gone)?
         }
     };
@@ -294,13 +323,20 @@ mod tests {
 
     use super::*;
 
+    impl To {
+        /// Nothing speaks HTTP.
+        fn lines(lines: mpsc::Sender<Asked>) -> To {
+            To { lines, http: mpsc::channel(1).0 }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_queued_request_is_answered_however_long_it_takes() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (sender, mut asked) = mpsc::channel(1);
         let peer = Peer::of(&theirs).unwrap();
         let permit = Connections::default().enter(peer.uid, true).unwrap();
-        let served = tokio::spawn(converse(theirs, peer, permit, sender));
+        let served = tokio::spawn(converse(theirs, peer, permit, To::lines(sender)));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
         let Asked { request, peer, reply } = asked.recv().await.unwrap();
         assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
@@ -320,15 +356,21 @@ mod tests {
         let mut first: Vec<_> = (0..CLIENTS_OF_USER_MAX).map(|_| enter(1000).unwrap()).collect();
         let other = enter(1001).unwrap();
         let further = enter(1000).expect("the oldest of this user has sent nothing");
-        let is_ended = |permit: &mut Permit| permit.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed);
-        assert_eq!(first.iter_mut().map(is_ended).filter(|ended| *ended).count(), 1);
-        assert!(is_ended(&mut first[0]));
-        first.iter().chain([&further]).for_each(Permit::keep);
+        let is_ended = |permit: &Permit| {
+            let table = connections.0.lock().unwrap();
+            table.connections.iter().all(|other| other.number != permit.number)
+        };
+        assert_eq!(first.iter().map(is_ended).filter(|ended| *ended).count(), 1);
+        assert!(is_ended(&first[0]));
+        first.iter().chain([&further]).for_each(|permit| permit.set_asking(true));
         assert!(enter(1000).is_none(), "all of its connections are used");
         first.pop();
-        assert!(enter(1000).is_some(), "one of its connections has ended");
+        let held = enter(1000).expect("one of its connections has ended");
+        held.set_asking(true);
+        first[1].set_asking(false);
+        assert!(enter(1000).is_some() && is_ended(&first[1]), "one of them has its answer");
         assert!(enter(0).is_some());
-        drop((first, further, other));
+        drop((first, further, other, held));
         assert!(connections.0.lock().unwrap().connections.is_empty());
     }
 
@@ -337,13 +379,13 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control");
         let (sender, _asked) = mpsc::channel(1);
-        let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), sender));
+        let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), To::lines(sender)));
         let mut silent = Vec::new();
         for _ in 0..ADMINS_MAX {
             silent.push(UnixStream::connect(&path).await.unwrap());
         }
         let mut client = UnixStream::connect(&path).await.unwrap();
-        client.write_all(b"?\n").await.unwrap();
+        client.write_all(b"{?\n").await.unwrap();
         let mut said = String::new();
         client.read_to_string(&mut said).await.unwrap();
         assert!(said.contains("Invalid request"), "{said}");
@@ -357,7 +399,7 @@ mod tests {
         let peer = Peer::of(&theirs).unwrap();
         let before = tokio::time::Instant::now();
         let permit = Connections::default().enter(peer.uid, true).unwrap();
-        assert!(converse(theirs, peer, permit, mpsc::channel(1).0).await.is_err());
+        assert!(converse(theirs, peer, permit, To::lines(mpsc::channel(1).0)).await.is_err());
         assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }
 }

@@ -1,0 +1,184 @@
+//! HTTP on the control socket, with curl as the client.
+
+use serde_json::{Value, json};
+
+use crate::common::raw::Raw;
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice, tool};
+
+/// An answer: its status and its document.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    kind: String,
+    body: Value,
+}
+
+/// Asks with these arguments of curl.
+fn curl(place: &Place, path: &str, more: &[&str]) -> Answer {
+    let file = place.file("answer");
+    let mut curl = tool("curl", "curl");
+    curl.args(["--silent", "--show-error", "--max-time", "20", "--write-out", "%{http_code} %{content_type}"]);
+    curl.arg("--unix-socket").arg(place.socket("control")).arg("--output").arg(&file);
+    let said = run(curl.args(more).arg(format!("http://sluice{path}"))).ok();
+    let (status, kind) = said.trim_end().split_once(' ').unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let body = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"));
+    Answer { status: status.parse().unwrap(), kind: kind.to_owned(), body }
+}
+
+fn get(place: &Place, path: &str) -> Value {
+    let answer = curl(place, path, &[]);
+    assert_eq!((answer.status, answer.kind.as_str()), (200, "application/json"), "{path}: {}", answer.body);
+    answer.body
+}
+
+fn send(place: &Place, method: &str, path: &str, body: &Value) -> Answer {
+    let (method, body) = (["--request", method], body.to_string());
+    curl(place, path, &[&method[..], &["--header", "content-type: application/json", "--data", &body]].concat())
+}
+
+/// A problem: its status, code and words.
+#[track_caller]
+fn refused(answer: Answer, status: u16, code: &str, words: &str) {
+    let Answer { body, kind, .. } = &answer;
+    assert_eq!(
+        (answer.status, kind.as_str(), &body["code"]),
+        (status, "application/problem+json", &json!(code)),
+        "{body}"
+    );
+    assert!(body["status"] == status && body["detail"].as_str().unwrap().contains(words), "{words}: {body}");
+}
+
+fn host(place: &Place) -> String {
+    let volume = |vm: &str| place.volume(vm, "v", &place.image(&format!("{vm}.img"), 4 * MIB), "");
+    let vms = "[vm.a]\nreservation = \"100 iops\"\n[vm.b]\nweight = 50\n";
+    place.control_keys() + &place.device("capacity = \"1000 iops@8KiB\"") + vms + &volume("a") + &volume("b")
+}
+
+fn cli(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+#[test]
+fn what_the_command_line_shows_is_read_over_http() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap().read(0, 4096).unwrap();
+    assert_eq!(get(&place, "/health")["ok"], true);
+    assert_eq!(get(&place, "/v1/status")["promises_broken"], 0);
+    let vms = get(&place, "/v1/vms");
+    let shown: Value = serde_json::from_str(&cli(&place, &["get", "vms"]).ok()).unwrap();
+    assert_eq!((&vms["total"], &vms["items"][0]["vm"]), (&json!(2), &json!("a")));
+    let policy = |all: &Value, at: usize| all[at]["policy"].clone();
+    assert_eq!(policy(&vms["items"], 1), policy(&shown["vms"], 1));
+    assert_eq!(get(&place, "/v1/vms/a")["items"][0]["policy"]["reservation_iops"], 100.0);
+    assert_eq!(
+        get(&place, "/v1/vms?fields=vm,device&limit=1"),
+        json!({ "items": [{ "vm": "a", "device": "disk" }], "total": 2, "next": "a disk" })
+    );
+    assert_eq!(get(&place, "/v1/vms?fields=vm&cursor=a%20disk")["items"], json!([{ "vm": "b" }]));
+    assert_eq!(get(&place, "/v1/volumes/b/v?fields=volume"), json!({ "volume": "v" }));
+    assert_eq!(get(&place, "/v1/devices/disk")["health"], "serving");
+    for empty in ["nics", "uplinks", "pools", "policies", "overrides"] {
+        assert_eq!(get(&place, &format!("/v1/{empty}")), json!({ "items": [], "total": 0 }), "{empty}");
+    }
+    assert!(get(&place, "/v1/events")["events"].is_array());
+    assert_eq!(get(&place, "/v1/history/a?step=minute")["vm"], "a");
+    assert_eq!(get(&place, "/v1/history/a/v")["volume"], "v");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_as_a_problem() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let get = |path: &str| curl(&place, path, &[]);
+    refused(get("/v1/vm"), 404, "no-such-resource", "/v1/vm");
+    refused(get("/v1/vms/c"), 404, "not-found", "There is no VM c");
+    refused(get("/v1/volumes/a/w"), 404, "not-found", "a/w");
+    refused(get("/v1/vms?feilds=vm"), 400, "invalid", "feilds");
+    refused(get("/v1/vms?fields=vm,wieght"), 400, "invalid", "wieght");
+    refused(get("/v1/vms?limit=0"), 400, "invalid", "from 1 to");
+    refused(send(&place, "PUT", "/v1/vms/a", &json!({})), 405, "method-not-allowed", "method");
+    let patch = |body: &Value| send(&place, "PATCH", "/v1/vms/a", body);
+    refused(patch(&json!({ "keys": { "wieght": 5 } })), 400, "invalid", "wieght");
+    refused(patch(&json!({ "key": {} })), 400, "invalid", "key");
+    refused(patch(&json!({ "keys": { "reservation": "5000 iops" } })), 400, "invalid", "5000 iops");
+    let _client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
+    refused(curl(&place, "/v1/volumes/a/v", &["--request", "DELETE"]), 409, "refused", "a/v");
+    refused(patch(&json!({ "keys": {}, "until": 1, "persist": true })), 400, "invalid", "until and persist");
+    refused(patch(&json!({ "reason": "x".repeat(70_000) })), 413, "too-large", "limit");
+    let plain = curl(&place, "/v1/vms/a", &["--request", "PATCH", "--data", "{}"]);
+    refused(plain, 415, "no-json", "application/json");
+    let overrides = cli(&place, &["get", "overrides"]).ok();
+    assert_eq!(serde_json::from_str::<Value>(&overrides).unwrap()["overrides"], json!([]), "nothing has changed");
+}
+
+#[test]
+fn a_change_over_http_is_in_force_and_is_taken_back() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let body = json!({ "keys": { "limit": "200 iops" }, "reason": "noisy" });
+    let changed = send(&place, "PATCH", "/v1/vms/b", &body);
+    assert_eq!(
+        (changed.status, &changed.body["after"]["policy"]["limit_iops"]),
+        (200, &json!(200.0)),
+        "{}",
+        changed.body
+    );
+    assert_eq!(get(&place, "/v1/vms/b")["items"][0]["policy"]["limit_iops"], 200.0);
+    let overrides = get(&place, "/v1/overrides")["items"].clone();
+    assert_eq!((&overrides[0]["name"], &overrides[0]["reason"]), (&json!("b/limit"), &json!("noisy")));
+    let reset = send(&place, "POST", "/v1/overrides/reset", &json!({ "reset": ["b/limit"] }));
+    assert_eq!(reset.status, 200, "{}", reset.body);
+    assert_eq!(get(&place, "/v1/vms/b")["items"][0]["policy"]["limit_iops"], Value::Null);
+    // Volumes come and go.
+    let export = place.volume_socket("c", "w");
+    let keys = json!({ "device": "disk", "source": place.image("c.img", MIB), "export": { "socket": export } });
+    let attach = |vm: &str| {
+        send(&place, "POST", &format!("/v1/volumes/{vm}/w"), &json!({ "keys": keys, "vm": { "weight": 30 } }))
+    };
+    assert_eq!(attach("c").status, 200);
+    refused(attach("c"), 409, "exists", "c/w");
+    Raw::open(&export, "c/w").unwrap().write(0, &[1; 4096]).unwrap();
+    assert_eq!(curl(&place, "/v1/volumes/c/w", &["--request", "DELETE"]).status, 200);
+    refused(curl(&place, "/v1/volumes/c/w", &[]), 404, "not-found", "c/w");
+}
+
+#[test]
+fn a_stream_has_samples_and_what_happens() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixStream;
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let mut stream = UnixStream::connect(place.socket("control")).unwrap();
+    stream.write_all(b"GET /v1/stream?vms=b HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let mut data = |kind: &str| -> Value {
+        lines.find(|line| *line == format!("event: {kind}")).unwrap();
+        let line = lines.next().unwrap();
+        serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap()
+    };
+    let sample = data("sample");
+    assert_eq!((&sample["vms"][0]["vm"], sample["vms"].as_array().unwrap().len()), (&json!("b"), 1));
+    cli(&place, &["set", "b", "limit=100 iops", "--reason", "for the stream"]).ok();
+    let event = data("event");
+    assert!(event["text"].as_str().unwrap().contains("for the stream"), "{event}");
+}
+
+#[test]
+fn connections_that_send_nothing_or_read_nothing_keep_no_other_client_out() {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let mut others = Vec::new();
+    for number in 0..200 {
+        let mut stream = UnixStream::connect(place.socket("control")).unwrap();
+        if number % 2 == 0 {
+            let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        others.push(stream);
+    }
+    assert_eq!(cli(&place, &["get", "vms"]).code(), Some(0));
+    assert_eq!(get(&place, "/v1/vms")["total"], 2);
+}
