@@ -287,11 +287,12 @@ async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io:
     let mut read = BufReader::new(read.take(REQUEST_MAX));
     let until = Instant::now() + CLIENT_TIMEOUT;
     let no_room = || io::Error::other("It has sent nothing and made room for another client");
-    let is_line = tokio::select! {
-        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_none_or(|first| *first == b'{'),
+    // A method of HTTP has capital letters.
+    let is_http = tokio::select! {
+        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_some_and(u8::is_ascii_uppercase),
         () = permit.ended() => return Err(no_room()),
     };
-    if !is_line {
+    if is_http {
         let begin = read.buffer().to_vec();
         let stream = read.into_inner().into_inner().reunite(write).map_err(io::Error::other)?.into_std()?;
         let connection = http::Connection { stream, begin, peer, permit };
@@ -385,7 +386,7 @@ mod tests {
             silent.push(UnixStream::connect(&path).await.unwrap());
         }
         let mut client = UnixStream::connect(&path).await.unwrap();
-        client.write_all(b"{?\n").await.unwrap();
+        client.write_all(b"?\n").await.unwrap();
         let mut said = String::new();
         client.read_to_string(&mut said).await.unwrap();
         assert!(said.contains("Invalid request"), "{said}");

@@ -1,8 +1,8 @@
 //! HTTP on the control socket: resources as JSON, for programs that are not ours.
 //!
 //! ```text
-//!  control socket --first byte is not {--> [http thread: hyper, axum] --Request--> [changer]
-//!                                           '<------------JSON-----------Reply------'
+//!  control socket --a capital letter--> [http thread: hyper, axum] --Request--> [changer]
+//!                                        '<------------JSON-----------Reply------'
 //! ```
 //!
 //! It has a thread of its own, so that a long list costs no other client and no VM. Rights are those of the peer, as for a line of JSON.
