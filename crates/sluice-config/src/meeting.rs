@@ -101,7 +101,7 @@ impl Meeting {
         if keys.is_empty() { String::new() } else { format!("; in its device {}", keys.join(" and ")) }
     }
 
-    /// What has to be stated of the cluster because it is not the default.
+    /// Keys and values of the cluster that differ from the defaults.
     fn stated_of_cluster(&self) -> impl Iterator<Item = (&'static str, String)> {
         let place = if let Meeting::Rados(place) = self { Some(place) } else { None };
         let all = place.map(|RadosPlace { conf, user, .. }| {

@@ -105,6 +105,8 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     refused(patch(&json!({ "keys": { "reservation": "5000 iops" } })), 400, "invalid", "5000 iops");
     let _client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
     refused(curl(&place, "/v1/volumes/a/v", &["--request", "DELETE"]), 409, "refused", "a/v");
+    refused(send(&place, "POST", "/v1/overrides/reset", &json!({ "until": 5 })), 400, "invalid", "until");
+    refused(curl(&place, "/v1/volumes/a/v?forse=a/v", &["--request", "DELETE"]), 400, "invalid", "forse");
     refused(patch(&json!({ "keys": {}, "until": 1, "persist": true })), 400, "invalid", "until and persist");
     refused(patch(&json!({ "reason": "x".repeat(70_000) })), 413, "too-large", "limit");
     let plain = curl(&place, "/v1/vms/a", &["--request", "PATCH", "--data", "{}"]);
@@ -139,8 +141,9 @@ fn a_change_over_http_is_in_force_and_is_taken_back() {
     };
     assert_eq!(attach("c").status, 200);
     refused(attach("c"), 409, "exists", "c/w");
-    Raw::open(&export, "c/w").unwrap().write(0, &[1; 4096]).unwrap();
-    assert_eq!(curl(&place, "/v1/volumes/c/w", &["--request", "DELETE"]).status, 200);
+    let mut client = Raw::open(&export, "c/w").unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    assert_eq!(curl(&place, "/v1/volumes/c/w?force=c/w&reason=moved", &["--request", "DELETE"]).status, 200);
     refused(curl(&place, "/v1/volumes/c/w", &[]), 404, "not-found", "c/w");
 }
 

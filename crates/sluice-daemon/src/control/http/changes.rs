@@ -1,17 +1,18 @@
-//! What is changed. Each resource is a line in [`routes`].
+//! Routes that change. Each resource is a line in [`routes`].
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{Extension, Path};
+use axum::extract::{Extension, Path, Query};
 use axum::routing::{patch, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sluice_api::request::{How, Names, Request, Term};
 
 use super::Client;
 use super::problem::{Kind, Problem};
+use super::reads::Parameters;
 
-type Body = Result<Json<Change>, JsonRejection>;
+type Body<T> = Result<Json<T>, JsonRejection>;
 type Changed = Result<Json<Value>, Problem>;
 
 pub(super) fn routes() -> Router {
@@ -22,17 +23,15 @@ pub(super) fn routes() -> Router {
         .route("/v1/overrides/reset", post(reset))
 }
 
-/// A change: which keys, for how long, why.
+/// Keys of a VM or volume that change.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Change {
-    /// Keys of the host file, with their values there.
+struct Set {
+    /// As in the host file.
     keys: toml::Table,
-    /// Of a volume whose VM is new, keys of the VM.
-    vm: toml::Table,
-    /// Names of changes that are taken back in the same step; of `reset` those that are, all if there is none.
+    /// Names of changes that it takes back in the same step.
     reset: Vec<String>,
-    /// Until this time, in seconds since 1970.
+    /// Its end, in seconds since 1970.
     until: Option<u64>,
     /// Whether it goes into a drop-in.
     persist: bool,
@@ -41,42 +40,63 @@ struct Change {
     force: Vec<String>,
 }
 
-impl Change {
-    /// Takes the options out.
-    ///
-    /// # Errors
-    /// They contradict each other.
-    fn how(&mut self) -> Result<How, Problem> {
-        let term = match (self.until, self.persist) {
-            (Some(_), true) => {
-                return Err(Kind::Invalid.with("until and persist: a drop-in has no end, state one of them"));
-            }
-            (Some(until), false) => Term::Until(until),
-            (None, true) => Term::Persist,
-            (None, false) => Term::Always,
-        };
-        let (reason, force) = (self.reason.take(), std::mem::take(&mut self.force));
-        Ok(How { term, reason, force, permanent: false })
-    }
+/// A volume, and its VM if that is new. As [`Set`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Attach {
+    keys: toml::Table,
+    vm: toml::Table,
+    until: Option<u64>,
+    persist: bool,
+    reason: Option<String>,
+    force: Vec<String>,
 }
 
-async fn set(client: &Client, target: String, body: Body) -> Changed {
-    let Json(mut change) = body?;
-    if !change.vm.is_empty() {
-        return Err(Kind::Invalid.with("vm has keys of a new VM, and this one exists: write them as keys"));
-    }
-    let how = change.how()?;
-    client.change(Request::Set { target, keys: change.keys, reset: change.reset, how }).await
+/// Changes that are taken back.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Reset {
+    /// Their names; without one all.
+    reset: Vec<String>,
+    reason: Option<String>,
+    force: Vec<String>,
 }
 
-async fn set_vm(Extension(client): Extension<Client>, Path(vm): Path<String>, body: Body) -> Changed {
+/// Parameters of a detach, which has no body.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Detach {
+    reason: Option<String>,
+    /// With commas between them.
+    force: Option<String>,
+}
+
+fn how(until: Option<u64>, persist: bool, reason: Option<String>, force: Vec<String>) -> Result<How, Problem> {
+    let term = match (until, persist) {
+        (Some(_), true) => {
+            return Err(Kind::Invalid.with("until and persist: a drop-in has no end, state one of them"));
+        }
+        (Some(until), false) => Term::Until(until),
+        (None, true) => Term::Persist,
+        (None, false) => Term::Always,
+    };
+    Ok(How { term, reason, force, permanent: false })
+}
+
+async fn set(client: &Client, target: String, body: Body<Set>) -> Changed {
+    let Json(Set { keys, reset, until, persist, reason, force }) = body?;
+    let how = how(until, persist, reason, force)?;
+    client.change(Request::Set { target, keys, reset, how }).await
+}
+
+async fn set_vm(Extension(client): Extension<Client>, Path(vm): Path<String>, body: Body<Set>) -> Changed {
     set(&client, vm, body).await
 }
 
 async fn set_volume(
     Extension(client): Extension<Client>,
     Path((vm, volume)): Path<(String, String)>,
-    body: Body,
+    body: Body<Set>,
 ) -> Changed {
     set(&client, format!("{vm}/{volume}"), body).await
 }
@@ -84,32 +104,42 @@ async fn set_volume(
 async fn attach(
     Extension(client): Extension<Client>,
     Path((vm, volume)): Path<(String, String)>,
-    body: Body,
+    body: Body<Attach>,
 ) -> Changed {
-    let Json(mut change) = body?;
-    let (target, how) = (format!("{vm}/{volume}"), change.how()?);
-    client.change(Request::Attach { target, keys: change.keys, vm: change.vm, how }).await
+    let target = format!("{vm}/{volume}");
+    let Json(Attach { keys, vm, until, persist, reason, force }) = body?;
+    let how = how(until, persist, reason, force)?;
+    client.change(Request::Attach { target, keys, vm, how }).await
 }
 
-async fn detach_vm(Extension(client): Extension<Client>, Path(target): Path<String>) -> Changed {
-    client.change(Request::Detach { target, how: How::default() }).await
+async fn remove(client: &Client, target: String, parameters: Parameters<Detach>) -> Changed {
+    let Query(Detach { reason, force }) = parameters?;
+    let force = force.iter().flat_map(|force| force.split(',')).map(str::to_owned).collect();
+    client.change(Request::Detach { target, how: How { reason, force, ..How::default() } }).await
 }
 
-async fn detach(Extension(client): Extension<Client>, Path((vm, volume)): Path<(String, String)>) -> Changed {
-    client.change(Request::Detach { target: format!("{vm}/{volume}"), how: How::default() }).await
+async fn detach_vm(
+    Extension(client): Extension<Client>,
+    Path(target): Path<String>,
+    parameters: Parameters<Detach>,
+) -> Changed {
+    remove(&client, target, parameters).await
+}
+
+async fn detach(
+    Extension(client): Extension<Client>,
+    Path((vm, volume)): Path<(String, String)>,
+    parameters: Parameters<Detach>,
+) -> Changed {
+    remove(&client, format!("{vm}/{volume}"), parameters).await
 }
 
 async fn accept_loss(Extension(client): Extension<Client>, Path((vm, volume)): Path<(String, String)>) -> Changed {
     client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }).await
 }
 
-async fn reset(Extension(client): Extension<Client>, body: Body) -> Changed {
-    let Json(change) = body?;
-    let name = (!change.reset.is_empty()).then(|| Names::from(change.reset));
-    client.change(Request::Reset { name, reason: change.reason, force: change.force }).await
-}
-
-/// What a change has changed: the target before and after it, and the rest of the reply.
-pub(super) fn told(before: Option<Value>, after: Option<Value>, result: Option<Value>) -> Value {
-    json!({ "before": before, "after": after, "result": result })
+async fn reset(Extension(client): Extension<Client>, body: Body<Reset>) -> Changed {
+    let Json(Reset { reset, reason, force }) = body?;
+    let name = (!reset.is_empty()).then(|| Names::from(reset));
+    client.change(Request::Reset { name, reason, force }).await
 }

@@ -9,9 +9,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `reads` | what is read |
-//! | `changes` | what is changed |
-//! | `stream` | what happens, as it happens |
+//! | `reads` | routes that read |
+//! | `changes` | routes that change |
+//! | `stream` | samples and events, sent as they come |
 //! | `page` | parts of lists, and their fields |
 //! | `problem` | errors |
 
@@ -27,7 +27,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_api::request::{Reply, Request};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -52,7 +52,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that speaks HTTP.
 pub(super) struct Connection {
     pub(super) stream: std::os::unix::net::UnixStream,
-    /// What was read of it.
+    /// Bytes that were already read from it.
     pub(super) begin: Vec<u8>,
     pub(super) peer: Peer,
     pub(super) permit: Permit,
@@ -79,9 +79,10 @@ pub(super) fn start(asked: mpsc::Sender<Asked>) -> io::Result<mpsc::Sender<Conne
     let (sender, mut connections) = mpsc::channel::<Connection>(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("http".to_owned()).spawn(move || {
+        let routes = routes();
         runtime.block_on(async {
             while let Some(connection) = connections.recv().await {
-                tokio::spawn(converse(connection, asked.clone()));
+                tokio::spawn(converse(connection, routes.clone(), asked.clone()));
             }
         });
     })?;
@@ -98,14 +99,14 @@ fn routes() -> Router {
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
-async fn converse(connection: Connection, asked: mpsc::Sender<Asked>) {
+async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<Asked>) {
     let Connection { stream, begin, peer, permit } = connection;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)) else { return };
     let (read, write) = stream.into_split();
     let io = TokioIo::new(tokio::io::join(io::Cursor::new(begin).chain(read), write));
     let permit = Arc::new(permit);
     let client = Client { peer, permit: Some(Arc::clone(&permit)), asked };
-    let service = TowerToHyperService::new(routes().layer(axum::Extension(client)));
+    let service = TowerToHyperService::new(routes.layer(axum::Extension(client)));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT).max_buf_size(HEAD_MAX);
     tokio::select! {
@@ -150,18 +151,15 @@ impl Client {
         }
     }
 
-    /// What was asked for.
+    /// Asks, and returns the result.
     async fn get<R: DeserializeOwned + Default>(&self, request: Request) -> Result<R, Problem> {
         let reply = self.ask(request).await?;
         Ok(reply.read().map_err(|error| Kind::Internal.with(error.to_string()))?.unwrap_or_default())
     }
 
-    /// What a change has changed.
+    /// Makes a change, and returns the target before and after it, and the result.
     async fn change(&self, request: Request) -> Result<axum::Json<Value>, Problem> {
-        let reply = self.ask(request).await?;
-        let result = reply.read().map_err(|error| Kind::Internal.with(error.to_string()))?;
-        let Reply { before, after, .. } = reply;
-        let value = |one: Option<_>| one.map(|one| serde_json::to_value(one).expect("its keys are strings"));
-        Ok(axum::Json(changes::told(value(before), value(after), result)))
+        let Reply { before, after, result, .. } = self.ask(request).await?;
+        Ok(axum::Json(json!({ "before": before, "after": after, "result": result })))
     }
 }

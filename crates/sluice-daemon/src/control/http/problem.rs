@@ -22,7 +22,7 @@ pub(super) struct Problem {
 /// Defines [`Kind`] from the list: variant, HTTP status, code, title.
 macro_rules! kinds {
     ($($kind:ident $status:literal $code:literal $title:literal)+) => {
-        /// What has gone wrong.
+        /// Kinds of errors.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Kind { $($kind),+ }
 

@@ -1,28 +1,25 @@
-//! What is read. Each resource is a line in [`routes`].
+//! Routes that read. Each resource is a line in [`routes`].
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sluice_api::change::Overrides;
 use sluice_api::event::Events;
 use sluice_api::list::{Clients, History, Policies, Step};
+use sluice_api::object::ObjectId;
 use sluice_api::request::Request;
-use sluice_api::status::{Device, Status, Vm, Volume};
+use sluice_api::status::{Device, Status, Vm};
 
 use super::Client;
 use super::page::{Asked, Entry, Page};
 use super::problem::{Kind, Problem};
 
-/// What an entry of a list is made of.
 type List = Result<Json<Page>, Problem>;
 type One = Result<Json<Value>, Problem>;
 pub(super) type Parameters<T> = Result<Query<T>, QueryRejection>;
-/// How a volume's name in a status begins if it is a NIC.
-const NIC: &str = "nic/";
 
 pub(super) fn routes() -> Router {
     Router::new()
@@ -51,10 +48,25 @@ fn value(of: &impl Serialize) -> Value {
     serde_json::to_value(of).expect("its keys are strings")
 }
 
-/// The entry with this name, or a problem that names it.
-fn only(what: &str, name: &str, asked: Parameters<Asked>, found: Option<Value>) -> One {
-    let found = found.ok_or_else(|| Kind::NotFound.with(format!("There is no {what} {name}")))?;
-    asked?.0.of(found).map(Json)
+/// The list of what `entries` finds in the status.
+async fn list(client: &Client, asked: Parameters<Asked>, entries: impl FnOnce(&Status) -> Vec<Entry>) -> List {
+    // A wrong parameter costs no status.
+    let Query(asked) = asked?;
+    let status: Status = client.get(Request::Status).await?;
+    Ok(Json(asked.page(entries(&status))?))
+}
+
+/// The entry that `find` finds in the status.
+async fn one(
+    client: &Client,
+    asked: Parameters<Asked>,
+    name: String,
+    find: impl FnOnce(&Status) -> Option<Value>,
+) -> One {
+    let Query(asked) = asked?;
+    let status: Status = client.get(Request::Status).await?;
+    let found = find(&status).ok_or_else(|| Kind::NotFound.with(format!("There is no {name}")))?;
+    asked.of(found).map(Json)
 }
 
 async fn health(Extension(client): Extension<Client>) -> One {
@@ -63,46 +75,43 @@ async fn health(Extension(client): Extension<Client>) -> One {
 }
 
 async fn status(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> One {
+    let Query(asked) = asked?;
     let status: Value = client.get(Request::Status).await?;
-    asked?.0.of(status).map(Json)
+    asked.of(status).map(Json)
 }
 
 async fn vms(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    let status: Status = client.get(Request::Status).await?;
     let entry = |vm: &Vm| (format!("{} {}", vm.vm, vm.device), value(vm));
-    Ok(Json(asked?.page(status.vms.iter().map(entry).collect())?))
+    list(&client, asked, |status| status.vms.iter().map(entry).collect()).await
 }
 
 /// A VM on each of its devices.
 async fn vm(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> List {
+    let Query(asked) = asked?;
     let status: Status = client.get(Request::Status).await?;
     let own = status.vms.iter().filter(|vm| vm.vm == name);
     let entries: Vec<Entry> = own.map(|vm| (vm.device.clone(), value(vm))).collect();
     match entries.is_empty() {
         true => Err(Kind::NotFound.with(format!("There is no VM {name}"))),
-        false => Ok(Json(asked?.page(entries)?)),
+        false => Ok(Json(asked.page(entries)?)),
     }
 }
 
-async fn volumes_or_nics(client: &Client, asked: Parameters<Asked>, are_nics: bool) -> List {
-    let status: Status = client.get(Request::Status).await?;
-    let some = status.volumes().filter(|volume| volume.volume.starts_with(NIC) == are_nics);
-    let entry = |volume: &Volume| (format!("{}/{}", volume.vm, volume.volume), value(volume));
-    Ok(Json(asked?.page(some.map(entry).collect())?))
+fn volumes_of(status: &Status, are_nics: bool) -> Vec<Entry> {
+    let some = status.volumes().filter(|volume| volume.nic.is_some() == are_nics);
+    some.map(|volume| (volume.id().to_string(), value(volume))).collect()
 }
 
 async fn volumes(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    volumes_or_nics(&client, asked, false).await
+    list(&client, asked, |status| volumes_of(status, false)).await
 }
 
 async fn nics(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    volumes_or_nics(&client, asked, true).await
+    list(&client, asked, |status| volumes_of(status, true)).await
 }
 
-async fn one_of_vm(client: &Client, what: &str, vm: &str, volume: &str, asked: Parameters<Asked>) -> One {
-    let status: Status = client.get(Request::Status).await?;
-    let found = status.volumes().find(|one| one.vm == vm && one.volume == volume).map(value);
-    only(what, &format!("{vm}/{volume}"), asked, found)
+fn volume_of(status: &Status, id: &ObjectId) -> Option<Value> {
+    status.volumes().find(|volume| volume.id() == *id).map(value)
 }
 
 async fn volume(
@@ -110,7 +119,8 @@ async fn volume(
     Path((vm, volume)): Path<(String, String)>,
     asked: Parameters<Asked>,
 ) -> One {
-    one_of_vm(&client, "volume", &vm, &volume, asked).await
+    let id = ObjectId::volume(&vm, &volume);
+    one(&client, asked, format!("volume {id}"), |status| volume_of(status, &id)).await
 }
 
 async fn nic(
@@ -118,68 +128,67 @@ async fn nic(
     Path((vm, nic)): Path<(String, String)>,
     asked: Parameters<Asked>,
 ) -> One {
-    one_of_vm(&client, "NIC", &vm, &format!("{NIC}{nic}"), asked).await
+    let id = ObjectId::nic(&vm, &nic);
+    one(&client, asked, format!("NIC {id}"), |status| volume_of(status, &id)).await
 }
 
-async fn devices_or_uplinks(client: &Client, asked: Parameters<Asked>, are_uplinks: bool) -> List {
-    let status: Status = client.get(Request::Status).await?;
-    let some = status.devices.iter().filter(|device| device.rates.are_of_link() == are_uplinks);
-    let entry = |device: &Device| (device.device.clone(), value(device));
-    Ok(Json(asked?.page(some.map(entry).collect())?))
+fn devices_of(status: &Status, are_uplinks: bool) -> impl Iterator<Item = Entry> {
+    let some = status.devices.iter().filter(move |device| device.rates.are_of_link() == are_uplinks);
+    some.map(|device| (device.device.clone(), value(device)))
 }
 
 async fn devices(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    devices_or_uplinks(&client, asked, false).await
+    list(&client, asked, |status| devices_of(status, false).collect()).await
 }
 
 async fn uplinks(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    devices_or_uplinks(&client, asked, true).await
+    list(&client, asked, |status| devices_of(status, true).collect()).await
 }
 
-async fn device_or_uplink(client: &Client, name: &str, asked: Parameters<Asked>, is_uplink: bool) -> One {
-    let status: Status = client.get(Request::Status).await?;
-    let is_it = |device: &&Device| device.device == name && device.rates.are_of_link() == is_uplink;
-    only(if is_uplink { "uplink" } else { "device" }, name, asked, status.devices.iter().find(is_it).map(value))
+fn device_of(status: &Status, name: &str, is_uplink: bool) -> Option<Value> {
+    devices_of(status, is_uplink).find(|(device, _)| device == name).map(|(_, device)| device)
 }
 
 async fn device(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
-    device_or_uplink(&client, &name, asked, false).await
+    one(&client, asked, format!("device {name}"), |status| device_of(status, &name, false)).await
 }
 
 async fn uplink(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
-    device_or_uplink(&client, &name, asked, true).await
+    one(&client, asked, format!("uplink {name}"), |status| device_of(status, &name, true)).await
 }
 
 /// The pools of storage that other hosts use too, by the devices that are parts of them.
 async fn pools(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
-    let status: Status = client.get(Request::Status).await?;
     let entry = |device: &Device| {
         let mut pool = value(device.pool.as_ref()?);
         pool["device"] = device.device.clone().into();
         Some((device.device.clone(), pool))
     };
-    Ok(Json(asked?.page(status.devices.iter().filter_map(entry).collect())?))
+    list(&client, asked, |status| status.devices.iter().filter_map(entry).collect()).await
 }
 
 async fn policies(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+    let Query(asked) = asked?;
     let Policies { policies, .. } = client.get(Request::Policies).await?;
     let entry = |policy: &sluice_api::list::NamedPolicy| {
         (format!("{} {}", policy.policy_name, policy.device.as_deref().unwrap_or_default()), value(policy))
     };
-    Ok(Json(asked?.page(policies.iter().map(entry).collect())?))
+    Ok(Json(asked.page(policies.iter().map(entry).collect())?))
 }
 
 async fn clients(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+    let Query(asked) = asked?;
     let Clients { clients, .. } = client.get(Request::Clients).await?;
     let entry = |(number, one): (usize, &sluice_api::list::Client)| {
         (format!("{}/{} {number:06}", one.vm, one.volume), value(one))
     };
-    Ok(Json(asked?.page(clients.iter().enumerate().map(entry).collect())?))
+    Ok(Json(asked.page(clients.iter().enumerate().map(entry).collect())?))
 }
 
 async fn overrides(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+    let Query(asked) = asked?;
     let Overrides { overrides } = client.get(Request::GetOverrides).await?;
-    Ok(Json(asked?.page(overrides.iter().map(|one| (one.name.clone(), value(one))).collect())?))
+    Ok(Json(asked.page(overrides.iter().map(|one| (one.name.clone(), value(one))).collect())?))
 }
 
 /// Which events are asked for.
