@@ -249,7 +249,7 @@ impl Claiming {
     }
 
     fn read_all(step: ClaimStep) -> (Request, ClaimStep) {
-        (Request::Read { first: 0, count: BLOCKS as u32 }, step)
+        (Request::Read { count: BLOCKS as u32 }, step)
     }
 
     fn claim(&self, header: &Header, promised: Promised, before: u64, tried: bool) -> Claim {

@@ -41,8 +41,6 @@ enum Event {
     Helper(u64, News),
     /// What is in force.
     Set(Stated),
-    /// The place is reached so from now on.
-    Place(Place),
     /// A change wants to promise this.
     Claim(Promised, Answer),
     /// It ends; if it leaves the pool, what it has there is given back.
@@ -159,19 +157,15 @@ impl PoolExchange {
         Ok(PoolExchange { place, stated, leaves: false, events })
     }
 
-    /// Follows what is in force now. The place is the same, and may be reached as another user.
-    pub(crate) fn set(&mut self, place: &Place, stated: Stated) {
-        if self.place != *place {
-            self.place = place.clone();
-            let _ = self.events.send(Event::Place(place.clone()));
-        }
+    /// Follows what is in force now.
+    pub(crate) fn set(&mut self, stated: Stated) {
         self.stated = stated;
         let _ = self.events.send(Event::Set(stated));
     }
 
     /// Ends because the host file does not name the pool any more: what is claimed is given back.
     pub(crate) fn leave(mut self) {
-        let _ = self.events.send(Event::Set(Stated { promised: Some(Promised::default()), ..self.stated }));
+        self.set(Stated { promised: Some(Promised::default()), ..self.stated });
         self.leaves = true;
     }
 
@@ -184,7 +178,7 @@ impl PoolExchange {
 
     /// Whether it meets the others there, under this number.
     pub(crate) fn is_at(&self, place: &Place, host: u8) -> bool {
-        self.place.is_same_place(place) && self.stated.settings.host == host
+        self.place == *place && self.stated.settings.host == host
     }
 }
 
@@ -241,10 +235,6 @@ impl Meeting {
                 Ok(Event::Helper(_, News::Reply(reply))) => self.replied(reply),
                 Ok(Event::Helper(_, News::Gone)) => self.lose_helper(),
                 Ok(Event::Set(stated)) => self.follow(stated),
-                Ok(Event::Place(place)) => {
-                    self.line.place = place;
-                    self.lose_helper();
-                }
                 Ok(Event::Claim(promised, answer)) => self.asked_for(promised, answer),
                 Ok(Event::End { leaves }) => {
                     self.device.obey(None);
@@ -333,7 +323,7 @@ impl Meeting {
 
     fn start_helper(&mut self) {
         match self.line.start() {
-            Ok(()) => self.ask(&Request::Read { first: 0, count: 1 }, Step::Header),
+            Ok(()) => self.ask(&Request::Read { count: 1 }, Step::Header),
             Err(error) => {
                 self.note_error(Some(format!("its helper cannot be started: {error}")));
                 self.lose_helper();
@@ -362,9 +352,9 @@ impl Meeting {
             Some(header) => {
                 self.reads = self.reads.wrapping_add(1);
                 let count = if self.reads.is_multiple_of(WHOLE) { BLOCKS as u32 } else { 1 + u32::from(header.hosts) };
-                self.ask(&Request::Read { first: 0, count }, Step::Read(Instant::now()));
+                self.ask(&Request::Read { count }, Step::Read(Instant::now()));
             }
-            None => self.ask(&Request::Read { first: 0, count: 1 }, Step::Header),
+            None => self.ask(&Request::Read { count: 1 }, Step::Header),
         }
     }
 

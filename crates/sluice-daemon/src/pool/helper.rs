@@ -29,8 +29,8 @@ pub const COMMAND: &str = "meeting";
 /// A request to the helper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Reads `count` blocks from `first` on.
-    Read { first: u32, count: u32 },
+    /// Reads the first `count` blocks.
+    Read { count: u32 },
     /// Writes blocks.
     Write { first: u32, bytes: Vec<u8> },
     /// Writes blocks of claims if the claims are still as this helper has last read all blocks.
@@ -65,7 +65,7 @@ impl Done {
 impl Request {
     fn encode(&self) -> Vec<u8> {
         let (kind, first, count, bytes): (u8, u32, u32, &[u8]) = match self {
-            Request::Read { first, count } => (b'r', *first, *count, &[]),
+            Request::Read { count } => (b'r', 0, *count, &[]),
             Request::Write { first, bytes } => (b'w', *first, (bytes.len() / SIZE) as u32, bytes),
             Request::Swap { first, bytes } => (b's', *first, (bytes.len() / SIZE) as u32, bytes),
             Request::Lock { block } => (b'l', *block, 1, &[]),
@@ -85,7 +85,7 @@ impl Request {
             return Err(io::ErrorKind::InvalidData.into());
         }
         match kind[0] {
-            b'r' => Ok(Request::Read { first, count }),
+            b'r' => Ok(Request::Read { count }),
             b'l' => Ok(Request::Lock { block: first }),
             kind @ (b'w' | b's') => {
                 let mut bytes = vec![0; count as usize * SIZE];
@@ -99,8 +99,8 @@ impl Request {
     /// `whole`: all blocks as they were last read.
     fn carry_out(&self, place: &dyn Place, whole: &mut Vec<u8>) -> io::Result<Done> {
         match self {
-            Request::Read { first, count } => {
-                let blocks = place.read(*first as usize, *count as usize)?;
+            Request::Read { count } => {
+                let blocks = place.read(*count as usize)?;
                 if *count as usize == BLOCKS {
                     whole.clone_from(&blocks);
                 }
@@ -259,7 +259,7 @@ pub(crate) fn read_header(meeting: &Meeting, timeout: Duration) -> Result<Vec<u8
     let (sender, receiver) = channel();
     let started = Helper::start(meeting, "look", move |news| sender.send(news).is_ok());
     let mut helper = started.map_err(|error| format!("its helper cannot be started: {error}"))?;
-    helper.ask(&Request::Read { first: 0, count: 1 }).map_err(|error| error.to_string())?;
+    helper.ask(&Request::Read { count: 1 }).map_err(|error| error.to_string())?;
     match receiver.recv_timeout(timeout) {
         Ok(News::Reply(reply)) => reply.map(Done::blocks),
         Ok(News::Gone) | Err(RecvTimeoutError::Disconnected) => Err("its helper has ended".to_owned()),
@@ -293,7 +293,7 @@ mod tests {
     fn a_request_is_read_as_it_was_sent() {
         let bytes = vec![7; 2 * SIZE];
         for request in [
-            Request::Read { first: 0, count: 65 },
+            Request::Read { count: 65 },
             Request::Write { first: 3, bytes: bytes.clone() },
             Request::Swap { first: 65, bytes: bytes.clone() },
             Request::Lock { block: 1 },

@@ -136,7 +136,7 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
         }
         opened => opened.map_err(|error| PoolError::Open { place: meeting.to_string(), error })?,
     };
-    let blocks = match place.read(0, BLOCKS) {
+    let blocks = match place.read(BLOCKS) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(PoolError::TooShort { place: meeting.to_string() });
         }
@@ -150,7 +150,7 @@ pub fn create(meeting: &Meeting, how: &Creation) -> Result<Header, PoolError> {
             check_claims(meeting, &known, &header, &blocks)?;
             put(meeting, &*place, &blocks, 0, &block::encode(&header))?;
             // At a file a host may have confirmed one meanwhile.
-            let after = place.read(0, BLOCKS).map_err(failed("read"))?;
+            let after = place.read(BLOCKS).map_err(failed("read"))?;
             if let Err(error) = check_claims(meeting, &known, &header, &after) {
                 write(&known)?;
                 return Err(error);
@@ -234,7 +234,7 @@ pub fn look(meeting: &Meeting) -> Result<Look, PoolError> {
     let (place, header, before) = read(meeting, Access::Read)?;
     sleep(WATCH);
     let after =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
+        place.read(BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
     let usage = |host: Host, blocks: &[u8]| {
         let at = block::usage_of(host) * SIZE;
         block::decode::<Usage>(&blocks[at..at + SIZE])
@@ -252,7 +252,7 @@ type Opened = (Box<dyn Place>, Header, Vec<u8>);
 fn read(meeting: &Meeting, access: Access) -> Result<Opened, PoolError> {
     let place = place::open(meeting, access).map_err(|error| PoolError::Open { place: meeting.to_string(), error })?;
     let blocks =
-        place.read(0, BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
+        place.read(BLOCKS).map_err(|error| PoolError::Access { place: meeting.to_string(), what: "read", error })?;
     let header = block::decode::<Header>(&blocks[..SIZE]);
     let header = header.map_err(|why| PoolError::NoPool { place: meeting.to_string(), why })?;
     Ok((place, header, blocks))

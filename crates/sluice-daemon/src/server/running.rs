@@ -109,7 +109,7 @@ impl Running {
         let (Some(mut what), Some(stated_pool)) = (translate::pool(host, stated), &stated.pool) else { return };
         what.promised = what.promised.filter(|_| is_in_force);
         if let Some(pool) = &mut self.pool {
-            return pool.set(&stated_pool.meeting, what);
+            return pool.set(what);
         }
         let Some(handle) = self.disk().map(Device::pool) else { return };
         match PoolExchange::start(handle, &stated.name, stated_pool.meeting.clone(), what) {

@@ -118,10 +118,17 @@ pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config:
         (Backend::Rbd(_), Backend::Rbd(_)) => "path, ceph_conf or ceph_user",
         _ => "backend",
     };
+    // Its helper is connected, and its claim stands there.
+    let is_reached_otherwise = old
+        .pool
+        .iter()
+        .zip(&new.pool)
+        .any(|(old, new)| old.meeting != new.meeting && old.meeting.to_string() == new.meeting.to_string());
     let fixed = [
         (old.paths != new.paths && !new.may_grow(), "path"),
         (!keeps_disks(old, new), "path (it may only get more disks)"),
         (old.backend != new.backend, backend),
+        (is_reached_otherwise, "ceph_conf or ceph_user"),
         (old.reference != new.reference || old.cost != new.cost, "cost model"),
         (old.rotational != new.rotational, "rotational flag"),
         (old.delay != new.delay, "delay"),
@@ -142,4 +149,23 @@ pub(super) fn has_disk(device: &sluice_config::Device) -> bool {
 /// Whether a volume on this device has a source that is opened.
 pub(super) fn is_opened(volume: &sluice_config::Volume, device: &sluice_config::Device) -> bool {
     volume.source != VolumeSource::Nothing && device.backend != Backend::Null
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_user_of_a_meeting_place_gave_the_claim_back() {
+        let device = |user: &str, place: &str| {
+            let text = format!(
+                "[device.d]\npath = \"/dev/d\"\ncapacity = \"1000 iops\"\nlatency = \"8ms\"\nceph_user = \"{user}\"\n\
+                 [device.d.pool]\nmeeting = \"{place}\"\nhost = 1\n"
+            );
+            sluice_config::parse("host.toml", &text).unwrap_or_else(|errors| panic!("{errors}")).devices["d"].clone()
+        };
+        let old = device("a", "rados:vms/sluice");
+        assert_eq!(fixed_difference(&old, &device("b", "rados:vms/sluice")), Some("ceph_conf or ceph_user"));
+        assert_eq!(fixed_difference(&old, &device("b", "rados:vms/other")), None, "it leaves one and enters the other");
+    }
 }

@@ -149,9 +149,13 @@ fn a_user_of_these_objects_alone_is_enough() {
         vm: "",
     };
     // The seal holds: a process of its own meets the others.
-    let _daemon = Daemon::serve(&place, &host.text().replace("state = ", "jail = \"required\"\nstate = "));
+    let text = host.text().replace("state = ", "jail = \"required\"\nstate = ");
+    let daemon = Daemon::serve(&place, &text);
     crate::pool::hosts::reserve(&place, 1, 500).ok();
     command("forget", &objects.name(), &["--host", "2"]).ok();
+    // A new user is no new pool: the claim stays, and a restart connects as the other user.
+    let refused = daemon.reload(&text.replace(&user, "sluice"));
+    assert!(refused.contains("estart the daemon"), "{refused}");
     // One who may only read is told at once.
     ceph("ceph", &["auth", "caps", &client, "mon", "allow r", "osd", "allow r pool=vms"]).ok();
     let host = host.text().replace("host = 1", "host = 2");

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use sluice_api::request::{How, Names, Request, Term};
 
-use super::Client;
 use super::problem::{Kind, Problem};
 use super::reads::Parameters;
+use super::{Asking, Client, InVm};
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 type Changed = Result<Json<Value>, Problem>;
@@ -89,23 +89,15 @@ async fn set(client: &Client, target: String, body: Body<Set>) -> Changed {
     client.change(Request::Set { target, keys, reset, how }).await
 }
 
-async fn set_vm(Extension(client): Extension<Client>, Path(vm): Path<String>, body: Body<Set>) -> Changed {
+async fn set_vm(Extension(client): Asking, Path(vm): Path<String>, body: Body<Set>) -> Changed {
     set(&client, vm, body).await
 }
 
-async fn set_volume(
-    Extension(client): Extension<Client>,
-    Path((vm, volume)): Path<(String, String)>,
-    body: Body<Set>,
-) -> Changed {
+async fn set_volume(Extension(client): Asking, Path((vm, volume)): InVm, body: Body<Set>) -> Changed {
     set(&client, format!("{vm}/{volume}"), body).await
 }
 
-async fn attach(
-    Extension(client): Extension<Client>,
-    Path((vm, volume)): Path<(String, String)>,
-    body: Body<Attach>,
-) -> Changed {
+async fn attach(Extension(client): Asking, Path((vm, volume)): InVm, body: Body<Attach>) -> Changed {
     let target = format!("{vm}/{volume}");
     let Json(Attach { keys, vm, until, persist, reason, force }) = body?;
     let how = how(until, persist, reason, force)?;
@@ -118,27 +110,19 @@ async fn remove(client: &Client, target: String, parameters: Parameters<Detach>)
     client.change(Request::Detach { target, how: How { reason, force, ..How::default() } }).await
 }
 
-async fn detach_vm(
-    Extension(client): Extension<Client>,
-    Path(target): Path<String>,
-    parameters: Parameters<Detach>,
-) -> Changed {
+async fn detach_vm(Extension(client): Asking, Path(target): Path<String>, parameters: Parameters<Detach>) -> Changed {
     remove(&client, target, parameters).await
 }
 
-async fn detach(
-    Extension(client): Extension<Client>,
-    Path((vm, volume)): Path<(String, String)>,
-    parameters: Parameters<Detach>,
-) -> Changed {
+async fn detach(Extension(client): Asking, Path((vm, volume)): InVm, parameters: Parameters<Detach>) -> Changed {
     remove(&client, format!("{vm}/{volume}"), parameters).await
 }
 
-async fn accept_loss(Extension(client): Extension<Client>, Path((vm, volume)): Path<(String, String)>) -> Changed {
+async fn accept_loss(Extension(client): Asking, Path((vm, volume)): InVm) -> Changed {
     client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }).await
 }
 
-async fn reset(Extension(client): Extension<Client>, body: Body<Reset>) -> Changed {
+async fn reset(Extension(client): Asking, body: Body<Reset>) -> Changed {
     let Json(Reset { reset, reason, force }) = body?;
     let name = (!reset.is_empty()).then(|| Names::from(reset));
     client.change(Request::Reset { name, reason, force }).await

@@ -67,8 +67,12 @@ struct Client {
     asked: mpsc::Sender<Asked>,
 }
 
+/// Arguments of handlers: who asks, and names of a VM and of what is in it.
+type Asking = axum::Extension<Client>;
+type InVm = axum::extract::Path<(String, String)>;
+
 /// A request of a client that is being answered, until it is dropped.
-struct Asking<'a>(&'a Permit);
+struct Answering<'a>(&'a Permit);
 
 /// Starts the thread. It ends when the sender of connections is dropped.
 ///
@@ -119,14 +123,14 @@ async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<As
     }
 }
 
-impl<'a> Asking<'a> {
-    fn of(permit: &'a Permit) -> Asking<'a> {
+impl<'a> Answering<'a> {
+    fn of(permit: &'a Permit) -> Answering<'a> {
         permit.set_asking(true);
-        Asking(permit)
+        Answering(permit)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Answering<'_> {
     fn drop(&mut self) {
         self.0.set_asking(false);
     }
@@ -140,7 +144,7 @@ impl Client {
 
     async fn ask(&self, request: Request) -> Result<super::Reply, Problem> {
         let exiting = || Kind::Exiting.with("The daemon is exiting");
-        let _asking = self.permit.as_deref().map(Asking::of);
+        let _answering = self.permit.as_deref().map(Answering::of);
         let (reply, answer) = oneshot::channel();
         let asked = Asked { request, peer: self.peer.clone(), reply };
         self.asked.send(asked).await.map_err(|_| exiting())?;

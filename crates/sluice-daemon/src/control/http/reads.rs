@@ -13,9 +13,9 @@ use sluice_api::object::ObjectId;
 use sluice_api::request::Request;
 use sluice_api::status::{Device, Status, Vm};
 
-use super::Client;
 use super::page::{Asked, Entry, Page};
 use super::problem::{Kind, Problem};
+use super::{Asking, Client, InVm};
 
 type List = Result<Json<Page>, Problem>;
 type One = Result<Json<Value>, Problem>;
@@ -69,24 +69,24 @@ async fn one(
     asked.of(found).map(Json)
 }
 
-async fn health(Extension(client): Extension<Client>) -> One {
+async fn health(Extension(client): Asking) -> One {
     let names: sluice_api::list::Names = client.get(Request::Names).await?;
     Ok(Json(json!({ "ok": true, "version": env!("CARGO_PKG_VERSION"), "vms": names.vms.len() })))
 }
 
-async fn status(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> One {
+async fn status(Extension(client): Asking, asked: Parameters<Asked>) -> One {
     let Query(asked) = asked?;
     let status: Value = client.get(Request::Status).await?;
     asked.of(status).map(Json)
 }
 
-async fn vms(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn vms(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     let entry = |vm: &Vm| (format!("{} {}", vm.vm, vm.device), value(vm));
     list(&client, asked, |status| status.vms.iter().map(entry).collect()).await
 }
 
 /// A VM on each of its devices.
-async fn vm(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> List {
+async fn vm(Extension(client): Asking, Path(name): Path<String>, asked: Parameters<Asked>) -> List {
     let Query(asked) = asked?;
     let status: Status = client.get(Request::Status).await?;
     let own = status.vms.iter().filter(|vm| vm.vm == name);
@@ -102,11 +102,11 @@ fn volumes_of(status: &Status, are_nics: bool) -> Vec<Entry> {
     some.map(|volume| (volume.id().to_string(), value(volume))).collect()
 }
 
-async fn volumes(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn volumes(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     list(&client, asked, |status| volumes_of(status, false)).await
 }
 
-async fn nics(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn nics(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     list(&client, asked, |status| volumes_of(status, true)).await
 }
 
@@ -114,20 +114,12 @@ fn volume_of(status: &Status, id: &ObjectId) -> Option<Value> {
     status.volumes().find(|volume| volume.id() == *id).map(value)
 }
 
-async fn volume(
-    Extension(client): Extension<Client>,
-    Path((vm, volume)): Path<(String, String)>,
-    asked: Parameters<Asked>,
-) -> One {
+async fn volume(Extension(client): Asking, Path((vm, volume)): InVm, asked: Parameters<Asked>) -> One {
     let id = ObjectId::volume(&vm, &volume);
     one(&client, asked, format!("volume {id}"), |status| volume_of(status, &id)).await
 }
 
-async fn nic(
-    Extension(client): Extension<Client>,
-    Path((vm, nic)): Path<(String, String)>,
-    asked: Parameters<Asked>,
-) -> One {
+async fn nic(Extension(client): Asking, Path((vm, nic)): InVm, asked: Parameters<Asked>) -> One {
     let id = ObjectId::nic(&vm, &nic);
     one(&client, asked, format!("NIC {id}"), |status| volume_of(status, &id)).await
 }
@@ -137,11 +129,11 @@ fn devices_of(status: &Status, are_uplinks: bool) -> impl Iterator<Item = Entry>
     some.map(|device| (device.device.clone(), value(device)))
 }
 
-async fn devices(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn devices(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     list(&client, asked, |status| devices_of(status, false).collect()).await
 }
 
-async fn uplinks(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn uplinks(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     list(&client, asked, |status| devices_of(status, true).collect()).await
 }
 
@@ -149,16 +141,16 @@ fn device_of(status: &Status, name: &str, is_uplink: bool) -> Option<Value> {
     devices_of(status, is_uplink).find(|(device, _)| device == name).map(|(_, device)| device)
 }
 
-async fn device(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
+async fn device(Extension(client): Asking, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
     one(&client, asked, format!("device {name}"), |status| device_of(status, &name, false)).await
 }
 
-async fn uplink(Extension(client): Extension<Client>, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
+async fn uplink(Extension(client): Asking, Path(name): Path<String>, asked: Parameters<Asked>) -> One {
     one(&client, asked, format!("uplink {name}"), |status| device_of(status, &name, true)).await
 }
 
 /// The pools of storage that other hosts use too, by the devices that are parts of them.
-async fn pools(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn pools(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     let entry = |device: &Device| {
         let mut pool = value(device.pool.as_ref()?);
         pool["device"] = device.device.clone().into();
@@ -167,7 +159,7 @@ async fn pools(Extension(client): Extension<Client>, asked: Parameters<Asked>) -
     list(&client, asked, |status| status.devices.iter().filter_map(entry).collect()).await
 }
 
-async fn policies(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn policies(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     let Query(asked) = asked?;
     let Policies { policies, .. } = client.get(Request::Policies).await?;
     let entry = |policy: &sluice_api::list::NamedPolicy| {
@@ -176,7 +168,7 @@ async fn policies(Extension(client): Extension<Client>, asked: Parameters<Asked>
     Ok(Json(asked.page(policies.iter().map(entry).collect())?))
 }
 
-async fn clients(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn clients(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     let Query(asked) = asked?;
     let Clients { clients, .. } = client.get(Request::Clients).await?;
     let entry = |(number, one): (usize, &sluice_api::list::Client)| {
@@ -185,7 +177,7 @@ async fn clients(Extension(client): Extension<Client>, asked: Parameters<Asked>)
     Ok(Json(asked.page(clients.iter().enumerate().map(entry).collect())?))
 }
 
-async fn overrides(Extension(client): Extension<Client>, asked: Parameters<Asked>) -> List {
+async fn overrides(Extension(client): Asking, asked: Parameters<Asked>) -> List {
     let Query(asked) = asked?;
     let Overrides { overrides } = client.get(Request::GetOverrides).await?;
     Ok(Json(asked.page(overrides.iter().map(|one| (one.name.clone(), value(one))).collect())?))
@@ -206,7 +198,7 @@ struct Which {
     limit: Option<usize>,
 }
 
-async fn events(Extension(client): Extension<Client>, which: Parameters<Which>) -> One {
+async fn events(Extension(client): Asking, which: Parameters<Which>) -> One {
     let Query(Which { since, until, after, vm, device, kind, limit }) = which?;
     let events: Events = client.get(Request::Events { since, until, after, vm, device, kind, limit }).await?;
     Ok(Json(value(&events)))
@@ -229,14 +221,10 @@ async fn past(client: &Client, vm: String, volume: Option<String>, when: Paramet
     Ok(Json(value(&past)))
 }
 
-async fn history_of_vm(Extension(client): Extension<Client>, Path(vm): Path<String>, when: Parameters<When>) -> One {
+async fn history_of_vm(Extension(client): Asking, Path(vm): Path<String>, when: Parameters<When>) -> One {
     past(&client, vm, None, when).await
 }
 
-async fn history_of_volume(
-    Extension(client): Extension<Client>,
-    Path((vm, volume)): Path<(String, String)>,
-    when: Parameters<When>,
-) -> One {
+async fn history_of_volume(Extension(client): Asking, Path((vm, volume)): InVm, when: Parameters<When>) -> One {
     past(&client, vm, Some(volume), when).await
 }

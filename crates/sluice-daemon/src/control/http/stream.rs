@@ -19,9 +19,9 @@ use sluice_api::request::Request;
 use sluice_api::top::Top;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Client;
 use super::problem::Problem;
 use super::reads::Parameters;
+use super::{Asking, Client};
 
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -40,11 +40,7 @@ struct Of {
     after: Option<u64>,
 }
 
-async fn stream(
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    of: Parameters<Of>,
-) -> Result<Response, Problem> {
+async fn stream(Extension(client): Asking, headers: HeaderMap, of: Parameters<Of>) -> Result<Response, Problem> {
     let Query(of) = of?;
     // A browser that connects again says what it has.
     let known = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());

@@ -66,12 +66,11 @@ impl Place for Blocks {
         Ok(same_disk || (open.dev(), open.ino()) == (there.dev(), there.ino()))
     }
 
-    fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+    fn read(&self, count: usize) -> io::Result<Vec<u8>> {
         let mut buffer = Aligned::new(count * SIZE);
         let mut filled = 0;
         while filled < count * SIZE {
-            let at = (first * SIZE + filled) as u64;
-            match rustix::io::pread(&self.file, &mut buffer.bytes()[filled..], at) {
+            match rustix::io::pread(&self.file, &mut buffer.bytes()[filled..], filled as u64) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => filled += read,
                 Err(rustix::io::Errno::INTR) => {}

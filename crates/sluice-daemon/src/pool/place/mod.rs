@@ -15,11 +15,11 @@ pub trait Place {
     /// That of looking.
     fn is_at_its_name(&self) -> io::Result<bool>;
 
-    /// Reads `count` blocks.
+    /// Reads the first `count` blocks.
     ///
     /// # Errors
     /// That of the storage; `UnexpectedEof` if the place is shorter.
-    fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>>;
+    fn read(&self, count: usize) -> io::Result<Vec<u8>>;
 
     /// Writes whole blocks.
     ///

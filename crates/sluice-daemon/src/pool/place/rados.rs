@@ -31,7 +31,7 @@ impl OfHosts {
     pub(super) fn open(place: &RadosPlace, access: Access) -> io::Result<OfHosts> {
         let own = OfHosts::connect(place)?;
         match access {
-            Access::Read => own.read_claims(0, 1).map(drop)?,
+            Access::Read => own.read_with_claims(0).map(drop)?,
             // A user who may only read is told now.
             Access::Write => own.objects.touch(&own.name).map_err(failed)?,
         }
@@ -58,19 +58,20 @@ impl OfHosts {
         format!("{}:{host}", self.name)
     }
 
-    /// Reads blocks of the object with the claims; its first block is the header.
-    fn read_claims(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
-        let part = Part { object: self.name.clone(), offset: offset(first), length: count * SIZE };
+    /// Reads the header, and blocks of claims in the same moment.
+    fn read_with_claims(&self, claims: usize) -> io::Result<Vec<u8>> {
+        let length = (1 + claims) * SIZE;
+        let part = Part { object: self.name.clone(), offset: 0, length };
         let mut read = self.objects.read(&[part]).remove(0).map_err(failed)?;
-        read.resize(count * SIZE, 0);
+        read.resize(length, 0);
         Ok(read)
     }
 
-    /// Reads what the hosts from `first` on use.
-    fn read_usage(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
+    /// Reads what this number of hosts use.
+    fn read_usage(&self, hosts: usize) -> io::Result<Vec<u8>> {
         let part = |host| Part { object: self.of_host(host), offset: 0, length: SIZE };
-        let parts: Vec<Part> = (first..first + count).map(part).collect();
-        let mut blocks = Vec::with_capacity(count * SIZE);
+        let parts: Vec<Part> = (1..=hosts).map(part).collect();
+        let mut blocks = Vec::with_capacity(hosts * SIZE);
         for read in self.objects.read(&parts) {
             let end = blocks.len() + SIZE;
             match read {
@@ -89,26 +90,15 @@ impl Place for OfHosts {
         Ok(true)
     }
 
-    fn read(&self, first: usize, count: usize) -> io::Result<Vec<u8>> {
-        let (usage, claims) = (1, block::claims_of(1));
-        let end = first + count;
-        // One read, so that claims and header belong together.
-        let mut with_claims = match (first < usage, end > claims) {
-            (true, true) => self.read_claims(0, 1 + end - claims)?,
-            (true, false) => self.read_claims(0, 1)?,
-            (false, true) => self.read_claims(first.max(claims), end - first.max(claims))?,
-            (false, false) => Vec::new(),
-        };
-        let of_claims = with_claims.split_off(if first < usage { SIZE } else { 0 });
-        let mut blocks = with_claims;
+    fn read(&self, count: usize) -> io::Result<Vec<u8>> {
+        let claims = block::claims_of(1);
+        let mut blocks = self.read_with_claims(count.saturating_sub(claims))?;
+        let of_claims = blocks.split_off(SIZE);
         // The objects of hosts that the pool does not have are not looked for.
-        let hosts = block::decode::<Header>(&blocks).map_or(HOSTS_MAX, |header| header.hosts.min(HOSTS_MAX));
-        let (from, to) = (first.max(usage), end.min(claims));
-        if from < to {
-            let known = to.min(usage + usize::from(hosts)).max(from);
-            blocks.extend(self.read_usage(from, known - from)?);
-            blocks.resize(blocks.len() + (to - known) * SIZE, 0);
-        }
+        let hosts = block::decode::<Header>(&blocks).map_or(HOSTS_MAX, |header| header.hosts);
+        let before_claims = count.min(claims);
+        blocks.extend(self.read_usage(usize::from(hosts.min(HOSTS_MAX)).min(before_claims - 1))?);
+        blocks.resize(before_claims * SIZE, 0);
         blocks.extend(of_claims);
         Ok(blocks)
     }
