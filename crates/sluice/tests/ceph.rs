@@ -384,7 +384,7 @@ fn what_is_wrong_with_an_image_or_the_cluster_is_said_with_what_to_do() {
     assert!(!checked(&good).contains("would be out of service"));
     for (wrong, words) in [
         (good.replace(&image.path(), "vms/none"), "there is no image vms/none"),
-        (good.replace("vms", "nopool"), "the pool nopool"),
+        (good.replace("rbd:vms", "rbd:nopool"), "the pool nopool"),
         (with("ceph_user = \"nobody\""), "there is no key of client.nobody"),
         (good.replace(&*conf().to_string_lossy(), "/none/ceph.conf"), "/none/ceph.conf cannot be read"),
     ] {

@@ -9,6 +9,10 @@ use crate::common::{Daemon, Place, run, sluice};
 use crate::pool::hosts::{BLOCK, CLAIMS, Hosts, Meets};
 use crate::pool::same::{self, the_same_at};
 
+fn keys_as(user: &str) -> String {
+    format!("ceph_conf = \"{}\"\nceph_user = \"{user}\"\n", conf().display())
+}
+
 /// Objects of a test. They go with the cluster.
 struct AtObjects {
     name: String,
@@ -48,7 +52,7 @@ impl Meets for AtObjects {
     }
 
     fn keys(&self) -> String {
-        format!("ceph_conf = \"{}\"\nceph_user = \"sluice\"\n", conf().display())
+        keys_as("sluice")
     }
 
     /// Read by Ceph's own program, whole objects at once.
@@ -139,7 +143,7 @@ fn a_user_of_these_objects_alone_is_enough() {
     let refused = command("create", "rados:vms/other", &["--hosts", "2", "--capacity", "2000 iops"]).failed();
     assert!(refused.contains("not permitted"), "{refused}");
     let disk = place.image("disk", 64 << 20);
-    let device = format!("capacity = \"2000 iops\"\nlatency = \"8ms\"\n{}", objects.keys().replace("sluice", &user));
+    let device = format!("capacity = \"2000 iops\"\nlatency = \"8ms\"\n{}", keys_as(&user));
     let host = crate::common::shared::HostFile {
         place: &place,
         disk: &disk,
@@ -154,7 +158,7 @@ fn a_user_of_these_objects_alone_is_enough() {
     crate::pool::hosts::reserve(&place, 1, 500).ok();
     command("forget", &objects.name(), &["--host", "2"]).ok();
     // A new user is no new pool: the claim stays, and a restart connects as the other user.
-    let refused = daemon.reload(&text.replace(&user, "sluice"));
+    let refused = daemon.reload(&text.replace(&keys_as(&user), &keys_as("sluice")));
     assert!(refused.contains("estart the daemon"), "{refused}");
     // One who may only read is told at once.
     ceph("ceph", &["auth", "caps", &client, "mon", "allow r", "osd", "allow r pool=vms"]).ok();
