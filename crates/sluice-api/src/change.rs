@@ -224,6 +224,32 @@ pub struct PlanResult {
     pub plan: Plan,
 }
 
+/// What a change would do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Preview {
+    pub changes: Vec<Effect>,
+    /// VMs whose part of a device would be another one, those that lose first.
+    pub parts: Vec<PartChange>,
+    pub warnings: Vec<String>,
+}
+
+/// What a VM may count on of a device or uplink, before and after a change. Null where it is not there, or the capacity is not stated.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartChange {
+    pub vm: String,
+    pub device: String,
+    /// What its reservation takes of the device.
+    pub reserved_percent_before: Option<f64>,
+    pub reserved_percent_after: Option<f64>,
+    /// What it gets beyond its reservation while all VMs ask for all they may, in normalised requests per second; on an uplink null.
+    pub spare_iops_before: Option<f64>,
+    pub spare_iops_after: Option<f64>,
+    /// In words: `db1 60 % of nvme0, was 40 %`.
+    pub text: String,
+}
+
 /// One difference between two host files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use sluice_api::request::{How, Names, Request, Term};
 
-use super::problem::{Kind, Problem};
+use super::problem::{Failed, Kind};
 use super::reads::Parameters;
 use super::{Asking, Client, InVm};
 
 type Body<T> = Result<Json<T>, JsonRejection>;
-type Changed = Result<Json<Value>, Problem>;
+type Changed = Result<Json<Value>, Failed>;
 
 pub(super) fn routes() -> Router {
     Router::new()
@@ -71,10 +71,10 @@ struct Detach {
     force: Option<String>,
 }
 
-fn how(until: Option<u64>, persist: bool, reason: Option<String>, force: Vec<String>) -> Result<How, Problem> {
+fn how(until: Option<u64>, persist: bool, reason: Option<String>, force: Vec<String>) -> Result<How, Failed> {
     let term = match (until, persist) {
         (Some(_), true) => {
-            return Err(Kind::Invalid.with("until and persist: a drop-in has no end, state one of them"));
+            return Err(Kind::Invalid.with("until and persist: a drop-in has no end, state one of them").into());
         }
         (Some(until), false) => Term::Until(until),
         (None, true) => Term::Persist,

@@ -39,7 +39,7 @@ mod problem;
 mod reads;
 mod stream;
 
-use self::problem::{Kind, Problem};
+use self::problem::{Failed, Kind};
 use super::socket::{Asked, Peer, Permit};
 
 /// Maximum length of a body, in bytes.
@@ -98,8 +98,12 @@ fn routes() -> Router {
         .merge(reads::routes())
         .merge(changes::routes())
         .merge(stream::routes())
-        .fallback(|uri: Uri| async move { Kind::NoSuchResource.with(format!("There is no {}", uri.path())) })
-        .method_not_allowed_fallback(|| async { Kind::NotAllowed.with("The resource does not have this method") })
+        .fallback(
+            |uri: Uri| async move { Failed::from(Kind::NoSuchResource.with(format!("There is no {}", uri.path()))) },
+        )
+        .method_not_allowed_fallback(|| async {
+            Failed::from(Kind::NotAllowed.with("The resource does not have this method"))
+        })
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
@@ -142,7 +146,7 @@ impl Client {
         Client { permit: None, ..self }
     }
 
-    async fn ask(&self, request: Request) -> Result<super::Reply, Problem> {
+    async fn ask(&self, request: Request) -> Result<super::Reply, Failed> {
         let exiting = || Kind::Exiting.with("The daemon is exiting");
         let _answering = self.permit.as_deref().map(Answering::of);
         let (reply, answer) = oneshot::channel();
@@ -150,19 +154,19 @@ impl Client {
         self.asked.send(asked).await.map_err(|_| exiting())?;
         let reply = answer.await.map_err(|_| exiting())?;
         match reply.code {
-            Some(code) => Err(Kind::from(code).with(reply.error.unwrap_or_default())),
+            Some(code) => Err(Kind::from(code).with(reply.error.unwrap_or_default()).into()),
             None => Ok(reply),
         }
     }
 
     /// Asks, and returns the result.
-    async fn get<R: DeserializeOwned + Default>(&self, request: Request) -> Result<R, Problem> {
+    async fn get<R: DeserializeOwned + Default>(&self, request: Request) -> Result<R, Failed> {
         let reply = self.ask(request).await?;
         Ok(reply.read().map_err(|error| Kind::Internal.with(error.to_string()))?.unwrap_or_default())
     }
 
     /// Makes a change, and returns the target before and after it, and the result.
-    async fn change(&self, request: Request) -> Result<axum::Json<Value>, Problem> {
+    async fn change(&self, request: Request) -> Result<axum::Json<Value>, Failed> {
         let Reply { before, after, result, .. } = self.ask(request).await?;
         Ok(axum::Json(json!({ "before": before, "after": after, "result": result })))
     }

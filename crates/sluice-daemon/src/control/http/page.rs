@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::problem::{Kind, Problem};
+use super::problem::{Failed, Kind};
 
 /// Entries of an answer if none are stated, and the most.
 const LIMIT: usize = 100;
@@ -39,17 +39,17 @@ impl Asked {
     ///
     /// # Errors
     /// A limit that is none, a field that an entry does not have.
-    pub(super) fn page(&self, mut all: Vec<Entry>) -> Result<Page, Problem> {
+    pub(super) fn page(&self, mut all: Vec<Entry>) -> Result<Page, Failed> {
         let (total, limit) = (all.len(), self.limit.unwrap_or(LIMIT));
         if !(1..=LIMIT_MAX).contains(&limit) {
-            return Err(Kind::Invalid.with(format!("limit is {limit}: state one from 1 to {LIMIT_MAX}")));
+            return Err(Kind::Invalid.with(format!("limit is {limit}: state one from 1 to {LIMIT_MAX}")).into());
         }
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all.retain(|(name, _)| self.cursor.as_ref().is_none_or(|cursor| name > cursor));
         let is_cut = all.len() > limit;
         all.truncate(limit);
         let next = all.last().filter(|_| is_cut).map(|(name, _)| name.clone());
-        let items: Result<Vec<Value>, Problem> = all.into_iter().map(|(_, entry)| self.of(entry)).collect();
+        let items: Result<Vec<Value>, Failed> = all.into_iter().map(|(_, entry)| self.of(entry)).collect();
         Ok(Page { items: items?, total, next })
     }
 
@@ -57,7 +57,7 @@ impl Asked {
     ///
     /// # Errors
     /// It does not have one of them.
-    pub(super) fn of(&self, entry: Value) -> Result<Value, Problem> {
+    pub(super) fn of(&self, entry: Value) -> Result<Value, Failed> {
         let Some(fields) = &self.fields else { return Ok(entry) };
         let Value::Object(mut all) = entry else { return Ok(entry) };
         let mut chosen = Map::new();
@@ -101,7 +101,7 @@ mod tests {
         let wrong = Asked { limit: Some(0), ..Asked::default() };
         assert!(wrong.page(entries(&["a"])).is_err());
         let wrong = Asked { fields: Some("vm,wieght".to_owned()), ..Asked::default() };
-        let problem = serde_json::to_value(wrong.page(entries(&["a"])).unwrap_err()).unwrap();
+        let problem = serde_json::to_value(wrong.page(entries(&["a"])).unwrap_err().0).unwrap();
         assert_eq!(problem["code"], "invalid");
         assert!(problem["detail"].as_str().unwrap().contains("'wieght', and there are weight"), "{problem}");
     }

@@ -14,11 +14,11 @@ use sluice_api::request::Request;
 use sluice_api::status::{Device, Status, Vm};
 
 use super::page::{Asked, Entry, Page};
-use super::problem::{Kind, Problem};
+use super::problem::{Failed, Kind};
 use super::{Asking, Client, InVm};
 
-type List = Result<Json<Page>, Problem>;
-type One = Result<Json<Value>, Problem>;
+type List = Result<Json<Page>, Failed>;
+type One = Result<Json<Value>, Failed>;
 pub(super) type Parameters<T> = Result<Query<T>, QueryRejection>;
 
 pub(super) fn routes() -> Router {
@@ -92,7 +92,7 @@ async fn vm(Extension(client): Asking, Path(name): Path<String>, asked: Paramete
     let own = status.vms.iter().filter(|vm| vm.vm == name);
     let entries: Vec<Entry> = own.map(|vm| (vm.device.clone(), value(vm))).collect();
     match entries.is_empty() {
-        true => Err(Kind::NotFound.with(format!("There is no VM {name}"))),
+        true => Err(Kind::NotFound.with(format!("There is no VM {name}")).into()),
         false => Ok(Json(asked.page(entries)?)),
     }
 }

@@ -19,7 +19,7 @@ use sluice_api::request::Request;
 use sluice_api::top::Top;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::problem::Problem;
+use super::problem::Failed;
 use super::reads::Parameters;
 use super::{Asking, Client};
 
@@ -40,7 +40,7 @@ struct Of {
     after: Option<u64>,
 }
 
-async fn stream(Extension(client): Asking, headers: HeaderMap, of: Parameters<Of>) -> Result<Response, Problem> {
+async fn stream(Extension(client): Asking, headers: HeaderMap, of: Parameters<Of>) -> Result<Response, Failed> {
     let Query(of) = of?;
     // A browser that connects again says what it has.
     let known = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
@@ -54,7 +54,7 @@ async fn stream(Extension(client): Asking, headers: HeaderMap, of: Parameters<Of
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::new(body)).into_response())
 }
 
-async fn events(client: &Client, after: Option<u64>) -> Result<Events, Problem> {
+async fn events(client: &Client, after: Option<u64>) -> Result<Events, Failed> {
     let request = Request::Events { since: None, until: None, after, vm: None, device: None, kind: None, limit: None };
     client.get(request).await
 }
