@@ -52,6 +52,8 @@ pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) 
         }
         Request::Top => Some(Reply::with(&top(observer, served))),
         Request::Details { vm, volume } => Some(details(observer, served, vm, volume.as_deref())),
+        // The thread of HTTP answers it from several of these.
+        Request::Why { .. } => Some(Reply::failed(Code::Invalid, "It is answered over HTTP, at /v1/why")),
         _ => unreachable!("the monitor gets no other requests"),
     }
 }
