@@ -174,7 +174,7 @@ fn details(observer: &Observer, served: &Served, vm_name: &str, volume_name: Opt
     let found = devices.iter().filter_map(|device| observer.details(device, vm_name, volume_name));
     let found = found.map(|(mut vm, histograms)| {
         vm.volumes.iter_mut().for_each(|volume| add_disk(volume, served));
-        (vm, Some(histograms))
+        (vm, histograms)
     });
     let Some(name) = volume_name else {
         let objects = found.map(|(vm, histograms)| status::Vm { histograms, ..vm });
