@@ -93,6 +93,7 @@ pub(crate) fn sum_up(rows: &[Row]) -> ExitCode {
 /// Builds all tests, and runs those of a module of black-box tests with these variables, and with a cluster if they need one.
 pub(crate) fn run_long(module: &str, variables: &[(&str, &str)]) -> Result<Tally, String> {
     tools::provide(true, tools::TOOLS)?;
+    tools::provide_of_python(true)?;
     match module {
         ceph::MODULE => ceph::run(true, variables),
         _ => programs::run_module(module, variables),
@@ -114,6 +115,7 @@ impl Test {
         Ok(match step {
             Step::Tools => {
                 tools::provide(!self.no_install, tools::TOOLS)?;
+                tools::provide_of_python(!self.no_install)?;
                 Tally::of_preparation(true)
             }
             Step::Fmt => check(cargo(&["fmt", "--all", "--check"]))?,

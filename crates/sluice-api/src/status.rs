@@ -219,6 +219,7 @@ pub struct Nic {
 pub struct Disk {
     #[schema(value_type = Option<String>)]
     pub source: Option<PathBuf>,
+    #[schema(required = false)]
     pub block_size_bytes: u32,
     #[serde(default)]
     pub disk_block_size_bytes: u32,

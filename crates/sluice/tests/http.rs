@@ -1,5 +1,9 @@
 //! HTTP on the control socket, with curl as the client.
 
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::common::raw::Raw;
@@ -231,10 +235,74 @@ fn a_change_is_tried_first_and_made_only_for_the_version_that_was_read() {
     assert_eq!(cli(&place, &["get", "overrides"]).ok().matches("\"name\"").count(), 1);
 }
 
+/// A port of this host whose connections go to the control socket, for clients that know no Unix sockets.
+fn over_tcp(place: &Place) -> String {
+    let (listener, socket) = (TcpListener::bind("127.0.0.1:0").unwrap(), place.socket("control"));
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (Ok(client), Ok(daemon)) = (client, UnixStream::connect(&socket)) else { return };
+            let (mut from, mut to) = (client.try_clone().unwrap(), daemon.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut &daemon, &mut &client);
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// A client of others makes requests from the document, right ones and wrong ones, while a VM works and its limit changes: each answer is one
+/// that the document has.
+#[test]
+fn every_resource_answers_as_its_document_says() {
+    let place = Place::new();
+    let volume = |vm: &str| place.volume(vm, "0", &place.image(&format!("{vm}.img"), 4 * MIB), "");
+    let policies = "[policy.0]\nweight = 50\n[vm.0]\npolicy = \"0\"\n[vm.busy]\nreservation = \"100 iops\"\n";
+    let host = place.control_keys() + &place.device("capacity = \"1000 iops@8KiB\"") + policies;
+    let daemon = Daemon::serve(&place, &(host + &volume("0") + &volume("busy")));
+    let address = over_tcp(&place);
+    let is_over = AtomicBool::new(false);
+    let mut guest = Raw::open(&place.volume_socket("busy", "0"), "busy/0").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                guest.read(0, 4096).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for limit in (200..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                cli(&place, &["set", "busy", &format!("limit={limit} iops")]).ok();
+            }
+        });
+        let mut tester = tool("schemathesis", "schemathesis, of Python");
+        tester.args([
+            "run",
+            &format!("http://{address}/openapi.json"),
+            "--no-color",
+            "--warnings",
+            "off",
+            "--seed",
+            "1",
+        ]);
+        tester.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--continue-on-failure"]);
+        // A stream does not end. Which keys and words a host file may have is no part of the document.
+        tester.args(["--exclude-path", "/v1/stream", "--exclude-checks", "positive_data_acceptance"]);
+        let found = run(tester.current_dir(place.folder()));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(found.code(), Some(0), "{}", found.stdout);
+    });
+    assert_eq!(get(&place, "/health")["ok"], true);
+    daemon.terminate();
+}
+
 #[test]
 fn a_stream_has_samples_and_what_happens() {
     use std::io::{BufRead as _, BufReader, Write as _};
-    use std::os::unix::net::UnixStream;
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let mut stream = UnixStream::connect(place.socket("control")).unwrap();
@@ -255,7 +323,6 @@ fn a_stream_has_samples_and_what_happens() {
 #[test]
 fn connections_that_send_nothing_or_read_nothing_keep_no_other_client_out() {
     use std::io::Write as _;
-    use std::os::unix::net::UnixStream;
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
     let mut others = Vec::new();

@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::package;
+
 /// `(program, package)`, packages as in Debian 12.
 pub(super) const TOOLS: Tools = &[
     ("c++", "g++"),
@@ -60,6 +62,9 @@ pub(super) const CEPH: Tools = &[
     ("rbd", "ceph-common"),
 ];
 
+/// Programs that Debian 12 does not have, `(program, package with version)`. They come from Python's package index into a folder of the build.
+const OF_PYTHON: Tools = &[("schemathesis", "schemathesis==4.32.5")];
+
 type Tools = &'static [(&'static str, &'static str)];
 
 /// Folders of Debian's administration programs and of QEMU's modules, which are not in every user's path.
@@ -83,6 +88,34 @@ pub(super) fn provide(install: bool, tools: Tools) -> Result<(), String> {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("Packages are installed, but programs are still missing from: {}", missing.join(" "))),
     }
+}
+
+/// Installs the programs of [`OF_PYTHON`] into the folder `python` of the build.
+pub(super) fn provide_of_python(install: bool) -> Result<(), String> {
+    let folder = package::target().join("python");
+    let missing: Vec<&str> = OF_PYTHON
+        .iter()
+        .filter(|(program, _)| !folder.join("bin").join(program).is_file())
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let advice = format!(
+        "The black-box tests need packages of Python in {0}: python3 -m venv {0} && {0}/bin/pip install {1}",
+        folder.display(),
+        missing.join(" ")
+    );
+    if !install {
+        return Err(advice);
+    }
+    println!("missing, installing: {}", missing.join(" "));
+    let python = |program: PathBuf, arguments: &[&str]| {
+        let ended = Command::new(program).args(arguments).status().map_err(|error| format!("{advice}: {error}"))?;
+        if ended.success() { Ok(()) } else { Err(format!("{advice}: {ended}")) }
+    };
+    python("python3".into(), &["-m", "venv", &folder.to_string_lossy()])?;
+    python(folder.join("bin/pip"), &[&["install", "--quiet", "--disable-pip-version-check"], &missing[..]].concat())
 }
 
 /// Returns the packages with a missing program, without duplicates.

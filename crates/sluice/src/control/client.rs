@@ -11,6 +11,7 @@ use serde_json::Value;
 use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings};
 use sluice_api::fields;
 use sluice_api::http::{self, Failed};
+use sluice_api::list::Names;
 use sluice_api::policy::Policy;
 use sluice_api::problem::Kind;
 use sluice_api::request::{Reply, Request};
@@ -79,11 +80,34 @@ impl Daemon {
         self.socket.is_none() && matches!(connected(), Err(ErrorKind::NotFound | ErrorKind::ConnectionRefused))
     }
 
-    fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
-        let wrong = request.target().and_then(|target| target.parse::<Object>().err());
-        if let Some(wrong) = wrong {
-            return Err(Failure::Run(wrong.into()));
+    /// Refuses a request about what cannot be its object.
+    fn check(&self, request: &Request) -> Result<(), Failure> {
+        let Some(target) = request.target() else { return Ok(()) };
+        let refused = |error: String| Err(Failure::Run(error.into()));
+        if let Err(error) = target.parse::<Object>() {
+            return refused(error);
         }
+        if target.contains('/') {
+            return Ok(());
+        }
+        match request {
+            Request::Attach { .. } => {
+                refused(format!("'{target}' is a VM; write VM/VOLUME, for example {target}/data"))
+            }
+            Request::Resize { .. } | Request::Takeover { .. } => {
+                let Names { vms, .. } = self.get(&Request::Names)?;
+                let Some(vm) = vms.into_iter().find(|vm| vm.vm == target) else {
+                    return Err(Failure::NotFound(format!("There is no VM {target}; `sluice get vms` lists them")));
+                };
+                let names: Vec<String> = vm.volumes.into_iter().map(|volume| volume.volume).collect();
+                refused(format!("{target} is a VM; name one of its volumes: {}", names.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
+        self.check(request)?;
         let socket = self.socket.clone().unwrap_or_else(default_socket);
         http::ask(&socket, request).map_err(|failed| failure(&socket, failed))
     }

@@ -1,14 +1,12 @@
 //! Routes that change. Each is a line in [`routes`].
 
-use axum::Router;
 use axum::extract::Extension;
 use axum::http::header::IF_MATCH;
 use axum::http::{HeaderMap, HeaderValue};
-use axum::routing::{MethodRouter, get, post};
 use sluice_api::body::{Apply, Attach, Detach, Reset, Resize, Set, TakeFrom, TestOf};
 use sluice_api::change::{Plan, Takeover};
 use sluice_api::list::TestAlerts;
-use sluice_api::request::{How, Names, Request};
+use sluice_api::request::{Names, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,35 +30,6 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(test_alerts))
 }
 
-/// What is done to a volume, asked for of a VM: the daemon refuses it, and says which volumes there are.
-pub(super) fn of_a_vm() -> Router {
-    fn refused(request: fn(String) -> Request) -> MethodRouter {
-        post(async move |Extension(client): Asking, Path(vm): Path<String>| {
-            client.change(request(vm), Manner::default()).await
-        })
-    }
-    Router::new()
-        .route(
-            "/v1/vms/{vm}",
-            refused(|target| Request::Attach {
-                target,
-                keys: toml::Table::new(),
-                vm: toml::Table::new(),
-                how: How::default(),
-            }),
-        )
-        .route(
-            "/v1/vms/{vm}/resize",
-            refused(|target| Request::Resize { target, size: String::new(), how: How::default() }),
-        )
-        .route(
-            "/v1/vms/{vm}/lock",
-            get(async |Extension(client): Asking, Path(vm): Path<String>| {
-                client.change(Request::Takeover { target: vm, from: None }, Manner::default()).await
-            }),
-        )
-}
-
 /// How a change is made, of its header and its parameters.
 fn manner(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
     let only_if = headers.get(IF_MATCH).map(version).transpose()?.flatten();
@@ -75,6 +44,15 @@ fn version(header: &HeaderValue) -> Result<Option<String>, Failed> {
         ("*", _) => Ok(None),
         (_, Some(version)) => Ok(Some(version.to_owned())),
         _ => Err(Kind::Invalid.with("If-Match is one version in quotes, as the ETag of its keys states it").into()),
+    }
+}
+
+/// How a change is made that has no object of its own.
+fn manner_of_several(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
+    let manner = manner(headers, tried)?;
+    match manner.only_if {
+        Some(_) => Err(Kind::Invalid.with("If-Match is for one object, and this has none").into()),
+        None => Ok(manner),
     }
 }
 
@@ -240,8 +218,10 @@ async fn take_over(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
     Query(Nothing {}): Query<Nothing>,
+    headers: HeaderMap,
     Json(TakeFrom { from }): Json<TakeFrom>,
 ) -> Result<axum::Json<Takeover>, Failed> {
+    manner_of_several(&headers, &Tried::default())?;
     client.get(Request::Takeover { target: format!("{vm}/{volume}"), from: Some(from) }).await.map(axum::Json)
 }
 
@@ -260,16 +240,18 @@ async fn reset(
             .into());
     }
     let request = Request::Reset { name: reset.map(Names::from), reason, force };
-    client.change(request, manner(&headers, &tried)?).await
+    client.change(request, manner_of_several(&headers, &tried)?).await
 }
 
 /// Read the host file again, and put it into force
 #[utoipa::path(post, path = "/v1/apply", params(Tried), responses((status = 200, body = Plan)))]
 async fn apply(
     Extension(client): Asking,
-    Query(Tried { dry_run }): Query<Tried>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
     Json(Apply { file, reason, force }): Json<Apply>,
 ) -> Result<axum::Json<Plan>, Failed> {
+    let dry_run = manner_of_several(&headers, &tried)?.is_dry_run;
     let file = file.map(Into::into);
     client.get(Request::Apply { file, dry_run, force, reason }).await.map(axum::Json)
 }
@@ -279,7 +261,9 @@ async fn apply(
 async fn test_alerts(
     Extension(client): Asking,
     Query(Nothing {}): Query<Nothing>,
+    headers: HeaderMap,
     Json(TestOf { class }): Json<TestOf>,
 ) -> Result<axum::Json<TestAlerts>, Failed> {
+    manner_of_several(&headers, &Tried::default())?;
     client.get(Request::TestAlert { class }).await.map(axum::Json)
 }

@@ -28,8 +28,11 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi) -> String {
     // An object may have the form of several: fields that are null may be left out.
     rename(&mut document, "oneOf", "anyOf");
     let paths = document["paths"].as_object_mut().expect("there are paths");
-    for (method, operation) in paths.values_mut().flat_map(|path| path.as_object_mut().into_iter().flatten()) {
-        complete(method, operation);
+    for (path, methods) in paths.iter_mut() {
+        let is_of_object = path.ends_with('}') || path.ends_with("/resize") || path.ends_with("/accept-loss");
+        for (method, operation) in methods.as_object_mut().into_iter().flatten() {
+            complete(method, is_of_object, operation);
+        }
     }
     let plain: Map<String, Value> =
         core::mem::take(paths).into_iter().map(|(path, of)| (path.replace("{*", "{"), of)).collect();
@@ -37,16 +40,25 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi) -> String {
     serde_json::to_string_pretty(&document).expect("its keys are strings")
 }
 
-fn complete(method: &str, operation: &mut Value) {
+fn complete(method: &str, is_of_object: bool, operation: &mut Value) {
     operation["responses"]["default"] = json!({
         "description": "It is refused, and nothing has changed, unless the code is `incomplete`",
         "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
     });
-    let header = |name: &str, what: &str| json!({ "name": name, "in": "header", "description": what, "schema": { "type": "string" } });
-    let if_match = header("If-Match", "The `ETag` of its keys: it is refused if one of them is another by now");
-    let once = header("Idempotency-Key", "A repetition with the same key gets the answer of the first request");
+    let header = |name: &str, pattern: &str, what: &str| json!({ "name": name, "in": "header", "description": what, "schema": { "type": "string", "pattern": pattern } });
+    let if_match = header(
+        "If-Match",
+        "^(\\*|\"[!#-~]+\")$",
+        "The `ETag` of its keys: it is refused if one of them is another by now",
+    );
+    let once = header(
+        "Idempotency-Key",
+        "^[!-~]{1,128}$",
+        "A repetition with the same key gets the answer of the first request",
+    );
     let headers = match method {
-        "post" => vec![if_match, once],
+        "post" if is_of_object => vec![if_match, once],
+        "post" => vec![once],
         "patch" | "delete" => vec![if_match],
         _ => Vec::new(),
     };
@@ -54,11 +66,6 @@ fn complete(method: &str, operation: &mut Value) {
         let mut all = operation["parameters"].as_array().cloned().unwrap_or_default();
         all.extend(headers);
         operation["parameters"] = all.into();
-    }
-    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
-        if let Some(name) = parameter["name"].as_str() {
-            parameter["name"] = name.trim_start_matches('*').into();
-        }
     }
 }
 

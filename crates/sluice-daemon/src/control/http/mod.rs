@@ -126,7 +126,7 @@ fn routes() -> Router {
     let (routes, document) = described().split_for_parts();
     let document = Bytes::from(document::finished(document));
     let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
-    http::closed(routes.merge(changes::of_a_vm()).route("/openapi.json", get(answer)))
+    http::closed(routes.route("/openapi.json", get(answer)))
         .layer(from_fn_with_state(Once::default(), once::once))
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }

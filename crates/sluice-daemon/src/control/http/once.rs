@@ -34,7 +34,7 @@ pub(super) struct Once(Arc<Mutex<VecDeque<Kept>>>);
 struct Kept {
     uid: u32,
     key: String,
-    /// Of the path and the body.
+    /// Of the path, the body and the version that it is for.
     request: u64,
     /// `None` while it is carried out.
     answer: Option<Answer>,
@@ -72,13 +72,14 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, Failed> {
 impl Once {
     async fn answer(&self, request: Request, next: Next) -> Result<Response, Failed> {
         let client = request.extensions().get::<Client>().map(|client| client.peer.uid);
-        let key = key_of(request.headers())?.filter(|_| request.method() == Method::POST);
+        let key = if request.method() == Method::POST { key_of(request.headers())? } else { None };
         let (Some(key), Some(uid)) = (key, client) else { return Ok(next.run(request).await) };
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, BODY_MAX).await;
         let body = body.map_err(|_| Kind::TooLarge.with(format!("The body is longer than {BODY_MAX} bytes")))?;
         let mut hasher = DefaultHasher::new();
-        (parts.uri.to_string(), &body).hash(&mut hasher);
+        let only_if = parts.headers.get(header::IF_MATCH).map(header::HeaderValue::as_bytes);
+        (parts.uri.to_string(), &body, only_if).hash(&mut hasher);
         match self.take(uid, &key, hasher.finish()) {
             Taken::New => {}
             Taken::Answered(answer) => return Ok(answer.into_response()),

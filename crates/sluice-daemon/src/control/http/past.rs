@@ -42,6 +42,8 @@ struct Which {
     device: Option<String>,
     /// A kind of events, or `change`.
     kind: Option<String>,
+    /// From 1 to 10,000; without it 1,000.
+    #[param(minimum = 1, maximum = 10000)]
     limit: Option<usize>,
 }
 
@@ -49,6 +51,9 @@ struct Which {
 #[utoipa::path(get, path = "/v1/events", params(Which), responses((status = 200, body = Events)))]
 async fn events(Extension(client): Asking, Query(which): Query<Which>) -> Result<Json<Events>, Failed> {
     let Which { since, until, after, vm, device, kind, limit } = which;
+    if limit == Some(0) {
+        return Err(Kind::Invalid.with("limit is 0: state one from 1 to 10000").into());
+    }
     client.get(Request::Events { since, until, after, vm, device, kind, limit }).await.map(Json)
 }
 

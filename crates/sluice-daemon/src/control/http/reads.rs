@@ -381,7 +381,7 @@ async fn overrides(Extension(client): Asking, Query(asked): Query<Asked>) -> Lis
 }
 
 /// A change made at run time, by its name, which may have slashes
-#[utoipa::path(get, path = "/v1/overrides/{*name}", params(Chosen), responses((status = 200, body = Override)))]
+#[utoipa::path(get, path = "/v1/overrides/{*name}", params(("name" = String, Path), Chosen), responses((status = 200, body = Override)))]
 async fn one_override(Extension(client): Asking, Path(name): Path<String>, Query(chosen): Query<Chosen>) -> One {
     let all = all_overrides(&client).await?.into_iter().map(|(_, one)| (one.name.clone(), one));
     find(all.collect(), &name, "change made at run time", &chosen)

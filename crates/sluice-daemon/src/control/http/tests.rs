@@ -103,6 +103,11 @@ fn target() -> impl Strategy<Value = String> {
     ]
 }
 
+/// A volume or NIC.
+fn of_vm() -> impl Strategy<Value = String> {
+    target().prop_filter("it is in a VM", |target| target.contains('/'))
+}
+
 fn how() -> impl Strategy<Value = How> {
     let term = prop_oneof![
         Just(Term::Always),
@@ -147,7 +152,7 @@ fn changes() -> impl Strategy<Value = Request> {
     let of = prop_oneof![target(), policy];
     prop_oneof![
         (of, keys(), names(), how()).prop_map(|(target, keys, reset, how)| Request::Set { target, keys, reset, how }),
-        (target(), keys(), keys(), how()).prop_map(|(target, keys, vm, how)| Request::Attach { target, keys, vm, how }),
+        (of_vm(), keys(), keys(), how()).prop_map(|(target, keys, vm, how)| Request::Attach { target, keys, vm, how }),
         (target(), how()).prop_map(|(target, how)| Request::Detach { target, how }),
         (name(), name(), name(), how()).prop_map(|(vm, name, size, how)| Request::Resize {
             target: format!("{vm}/{name}"),
@@ -207,16 +212,6 @@ fn questions() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// An attach to a VM is refused by the daemon, with the names of its volumes, and its keys mean nothing.
-fn without_keys_of_a_vm(request: Request) -> Request {
-    match request {
-        Request::Attach { target, .. } if !target.contains('/') => {
-            Request::Attach { target, keys: toml::Table::new(), vm: toml::Table::new(), how: How::default() }
-        }
-        other => other,
-    }
-}
-
 /// What the command line asks for is what the daemon is asked for, whatever names and words are in it.
 #[test]
 fn every_request_of_the_command_line_has_its_resource() {
@@ -225,7 +220,7 @@ fn every_request_of_the_command_line_has_its_resource() {
     let found = core::cell::RefCell::new(&mut served);
     let tested = runner.run(&prop_oneof![changes(), questions()], |request| {
         let got = found.borrow_mut().gets(&request);
-        prop_assert_eq!(got, Ok(without_keys_of_a_vm(request)));
+        prop_assert_eq!(got, Ok(request));
         Ok(())
     });
     tested.unwrap_or_else(|error| panic!("{error}"));
@@ -281,4 +276,61 @@ fn a_post_whose_client_goes_is_made_and_its_answer_is_kept() {
         };
         assert!(!answer.body.is_empty() && asked.try_recv().is_err(), "it was made once");
     });
+}
+
+/// What programs of an older document rely on and a later one does not have.
+fn broken(old: &Value, new: &Value, at: &str) -> Vec<String> {
+    /// Words for people.
+    const PROSE: [&str; 5] = ["description", "summary", "examples", "info", "title"];
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let kept = old.iter().filter(|(key, value)| !PROSE.contains(&key.as_str()) || value.is_object());
+            let broken = kept.flat_map(|(key, value)| match new.get(key) {
+                Some(now) => broken(value, now, &format!("{at}/{key}")),
+                None => vec![format!("{at}/{key} has gone")],
+            });
+            let required = new.get("required").filter(|now| now.is_array() && !old.contains_key("required"));
+            broken.chain(required.map(|now| format!("{at}: {now} are required"))).collect()
+        }
+        (Value::Array(old), Value::Array(new)) if at.ends_with("/parameters") => {
+            let of = |all: &[Value], one: &Value| all.iter().find(|other| other["name"] == one["name"]).cloned();
+            let kept = old.iter().flat_map(|one| match of(new, one) {
+                Some(now) => broken(one, &now, &format!("{at}/{}", one["name"])),
+                None => vec![format!("{at}: parameter {} has gone", one["name"])],
+            });
+            let more = new.iter().filter(|one| one["required"] == true && of(old, one).is_none());
+            kept.chain(more.map(|one| format!("{at}: parameter {} is required", one["name"]))).collect()
+        }
+        // A further required field of a body breaks those who do not send it.
+        (Value::Array(old), Value::Array(new)) if !at.ends_with("/required") => {
+            old.iter().filter(|one| !new.contains(one)).map(|one| format!("{at} has no {one} any more")).collect()
+        }
+        _ if old == new => Vec::new(),
+        _ => vec![format!("{at} was {old} and is {new}")],
+    }
+}
+
+#[test]
+fn what_a_released_document_has_stays() {
+    let now: Value = serde_json::from_str(&document()).unwrap();
+    let released = concat!(env!("CARGO_MANIFEST_DIR"), "/../sluice/tests/released");
+    for version in std::fs::read_dir(released).unwrap() {
+        let file = version.unwrap().path().join("openapi.json");
+        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        assert_eq!(broken(&serde_json::from_str(&text).unwrap(), &now, ""), [""; 0], "{}", file.display());
+    }
+    // What would break a program is found.
+    let without = |pointer: &str, key: &str| {
+        let mut later = now.clone();
+        later.pointer_mut(pointer).unwrap().as_object_mut().unwrap().remove(key).unwrap();
+        broken(&now, &later, "")
+    };
+    assert_eq!(without("/paths", "/v1/top"), ["/paths//v1/top has gone"]);
+    assert_eq!(without("/components/schemas/Problem/properties", "code").len(), 1);
+    let mut later = now.clone();
+    later["paths"]["/v1/vms"]["get"]["parameters"].as_array_mut().unwrap().remove(0);
+    later["components"]["schemas"]["Set"]["required"] = json!(["reason"]);
+    later["components"]["schemas"]["Problem"]["properties"]["code"]["type"] = "integer".into();
+    assert_eq!(broken(&now, &later, "").len(), 3, "{:?}", broken(&now, &later, ""));
+    assert!(!broken(&later, &now, "").is_empty());
 }
