@@ -34,6 +34,11 @@ impl Daemon {
         Daemon { socket }
     }
 
+    /// The path of its control socket.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
+
     /// The arguments that name it to another command.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         self.socket.iter().flat_map(|socket| ["--socket".into(), socket.into()]).collect()
@@ -77,7 +82,7 @@ impl Daemon {
     }
 
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
-        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        let socket = self.path();
         let reply = line::ask(&socket, request).map_err(|error| {
             let path = socket.display();
             Failure::Unreachable(match error.kind() {
