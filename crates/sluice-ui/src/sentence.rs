@@ -82,7 +82,7 @@ impl Broken<'_> {
         match (self.promise.kind, unit) {
             (EventKind::Latency, _) => {
                 format!(
-                    "has {} of its requests later than its latency target, and {} are allowed",
+                    "has {} of its requests above its latency target ({} allowed)",
                     unit.show(got),
                     unit.show(wanted)
                 )

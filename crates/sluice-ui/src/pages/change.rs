@@ -194,7 +194,10 @@ impl Target {
     }
 
     async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
-        let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
+        let (mut value, etag) = match process.daemon.tagged(format!("{}/keys", self.path())).await {
+            Err(Failed::Refused(problem)) if problem.kind() == Some(Kind::NoSuchResource) => (json!({ "keys": {} }), None),
+            known => known?,
+        };
         Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default() })
     }
 }
