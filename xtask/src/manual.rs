@@ -4,6 +4,8 @@
 //! code. The pages generated from them are committed, and a test compares them with the code.
 
 use crate::{Verb, workspace};
+use serde_json::Value;
+use sluice_api::problem::Kind;
 use sluice_config::fields::{Choice, HOST, Key, Part, Section};
 use sluice_io::backend::rings::{FLAGS, OPERATIONS, REGISTRATIONS};
 use sluice_io::jail::calls::{CALLS, DEADLY, Feature, Only, Socket, plain};
@@ -12,7 +14,7 @@ use sluice_sim::scenario::file::fields::SCENARIO;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Generate docs/host-file.md, docs/scenario-file.md, docs/sealed.md, docs/schedulers/*.md and docs/commands.md from the code.
+/// Generate docs/host-file.md, docs/scenario-file.md, docs/sealed.md, docs/schedulers/*.md, docs/commands.md, docs/openapi.json and the tables of docs/api.md from the code.
 #[derive(clap::Args)]
 pub(crate) struct Manual {}
 
@@ -20,17 +22,27 @@ impl Verb for Manual {
     const NAME: &'static str = "manual";
 
     fn run(self) -> Result<ExitCode, String> {
+        // The page of the API is made from its document.
+        write(API_DOCUMENT, &said(&["schema", "api"])?)?;
         let mut pages = pages();
         pages.push(("docs/commands.md".to_owned(), commands()?));
         for (path, text) in pages {
-            let file = workspace::root().join(&path);
-            std::fs::create_dir_all(file.parent().expect("pages lie in docs")).map_err(|error| error.to_string())?;
-            std::fs::write(&file, text).map_err(|error| format!("Cannot write {path}: {error}"))?;
-            println!("{path}");
+            write(&path, &text)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
+
+fn write(path: &str, text: &str) -> Result<(), String> {
+    let file = workspace::root().join(path);
+    std::fs::create_dir_all(file.parent().expect("pages lie in docs")).map_err(|error| error.to_string())?;
+    std::fs::write(&file, text).map_err(|error| format!("Cannot write {path}: {error}"))?;
+    println!("{path}");
+    Ok(())
+}
+
+/// The OpenAPI document of the control socket.
+const API_DOCUMENT: &str = "docs/openapi.json";
 
 /// Returns the path and text of each generated page.
 fn pages() -> Vec<(String, String)> {
@@ -38,6 +50,7 @@ fn pages() -> Vec<(String, String)> {
         ("docs/host-file.md".to_owned(), host_file()),
         ("docs/scenario-file.md".to_owned(), scenario_file()),
         ("docs/sealed.md".to_owned(), sealed()),
+        ("docs/api.md".to_owned(), api()),
     ];
     for descriptor in sluice_papers::ALL {
         pages.push((format!("docs/schedulers/{}.md", descriptor.name), scheduler(descriptor)));
@@ -70,6 +83,36 @@ fn scenario_file() -> String {
     );
     parts(&mut text, &SCENARIO);
     text
+}
+
+/// The page of the API: its text, with tables of all resources and of all codes.
+fn api() -> String {
+    let read = |path: &str| std::fs::read_to_string(workspace::root().join(path)).unwrap_or_default();
+    let document: Value = serde_json::from_str(&read(API_DOCUMENT)).unwrap_or_default();
+    let mut resources = "| | | |\n|---|---|---|\n".to_owned();
+    for (path, methods) in document["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
+            let query = operation["parameters"].as_array().into_iter().flatten().filter(|one| one["in"] == "query");
+            let names: Vec<&str> = query.filter_map(|one| one["name"].as_str()).collect();
+            let query = if names.is_empty() { String::new() } else { format!(" `?{}`", names.join(" ")) };
+            let what = operation["summary"].as_str().unwrap_or_default();
+            let _ = writeln!(resources, "| `{}` | `{path}` | {what}{query} |", method.to_uppercase());
+        }
+    }
+    let mut codes = "| status | `code` | |\n|---|---|---|\n".to_owned();
+    for (status, code, title) in Kind::ALL.map(Kind::parts) {
+        let _ = writeln!(codes, "| {status} | `{code}` | {title} |");
+    }
+    let page = with_table(&read("docs/api.md"), "resources", &resources);
+    with_table(&page, "codes", &codes)
+}
+
+/// Puts a table between the two comments of its name.
+fn with_table(page: &str, name: &str, table: &str) -> String {
+    let (begin, end) = (format!("<!-- {name}: made by `cargo xtask manual` -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = page.split_once(&begin).expect("the page has a place for the table");
+    let (_, after) = rest.split_once(&end).expect("the place ends");
+    format!("{before}{begin}\n{table}\n{end}{after}")
 }
 
 /// What a sealed daemon may do, from the lists that the kernel gets.
@@ -205,20 +248,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
 
 /// Returns the page of the binary's help texts.
 fn commands() -> Result<String, String> {
-    let help = |arguments: &[&str]| {
-        let run = workspace::cargo()
-            .args(["run", "--quiet", "--package", "sluice", "--"])
-            .args(arguments)
-            .env("COLUMNS", "100")
-            .output()
-            .map_err(|error| format!("Cannot start cargo: {error}"))?;
-        if !run.status.success() {
-            let said = String::from_utf8_lossy(&run.stderr).into_owned();
-            return Err(format!("sluice {} failed, and the page stays as it was: {said}", arguments.join(" ")));
-        }
-        let text = String::from_utf8(run.stdout).map_err(|_| "The help is not UTF-8".to_owned())?;
-        Ok::<_, String>(text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>())
-    };
+    let help = said;
     let main = help(&["--help"])?;
     let mut text = format!("{MADE}# Commands\n\n```text\n{main}```\n");
     for verb in subcommands(&main) {
@@ -230,6 +260,22 @@ fn commands() -> Result<String, String> {
         }
     }
     Ok(text)
+}
+
+/// Returns what the binary prints, without spaces at the ends of lines.
+fn said(arguments: &[&str]) -> Result<String, String> {
+    let run = workspace::cargo()
+        .args(["run", "--quiet", "--package", "sluice", "--"])
+        .args(arguments)
+        .env("COLUMNS", "100")
+        .output()
+        .map_err(|error| format!("Cannot start cargo: {error}"))?;
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        return Err(format!("sluice {} failed, and the page stays as it was: {said}", arguments.join(" ")));
+    }
+    let text = String::from_utf8(run.stdout).map_err(|_| "What it prints is not UTF-8".to_owned())?;
+    Ok(text.lines().map(|line| format!("{}\n", line.trim_end())).collect())
 }
 
 /// Returns the verbs listed in a help text.

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::policy::{NetPolicy, Policy};
 
 /// The policy and settings of a VM, volume or NIC, from the host file and changes made at run time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Settings {
     Vm(Box<VmSettings>),
@@ -32,7 +33,7 @@ impl<'de> Deserialize<'de> for Settings {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VmSettings {
     pub policy: Policy,
@@ -49,13 +50,14 @@ pub struct VmSettings {
     pub nics: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VolumeSettings {
     pub device: String,
     /// Socket or address for its clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
+    #[schema(value_type = Option<String>)]
     pub source: Option<PathBuf>,
     /// As the file states it, or else that of the served volume.
     pub size_bytes: Option<u64>,
@@ -69,7 +71,7 @@ pub struct VolumeSettings {
     pub policy: Policy,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NicSettings {
     pub uplink: String,
@@ -87,7 +89,7 @@ pub struct NicSettings {
 }
 
 /// One object before and after a change.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Change {
     pub name: String,
@@ -96,7 +98,7 @@ pub struct Change {
 }
 
 /// Details of a change: what it replaced, its objects if there are several, and warnings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Changed {
     /// Names of earlier changes that it has replaced.
@@ -112,7 +114,7 @@ pub struct Changed {
 }
 
 /// How long a change holds, and what undoes it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Holds {
     /// As of an [`Override`]: `reset`, `restart`, a time, or `reload` for one in a drop-in.
@@ -130,7 +132,7 @@ pub struct Holds {
 }
 
 /// A change as programs see it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ChangeResult {
     pub ok: bool,
@@ -141,7 +143,7 @@ pub struct ChangeResult {
 }
 
 /// The client that has the lock of a volume's image, or had it until now.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Takeover {
     /// `VM/VOLUME`.
@@ -159,21 +161,31 @@ pub struct Takeover {
 }
 
 /// Changes made at run time that replace values of the host file.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Overrides {
     pub overrides: Vec<Override>,
 }
 
 /// The host file in force: its tables as JSON, with drop-ins and changes made at run time, without `alert`, and of `daemon` with `state` alone.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HostFile {
     pub host: serde_json::Map<String, Value>,
 }
 
+/// The keys of an object in the host file in force, with the changes made at run time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Keys {
+    /// With values as they are stated there.
+    pub keys: serde_json::Map<String, Value>,
+    /// It is another one when any of the keys is; the `ETag` of the answer.
+    pub version: String,
+}
+
 /// A change made at run time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Override {
     pub name: String,
@@ -201,7 +213,7 @@ pub struct Override {
 }
 
 /// Differences that a reload of a host file makes, or would make.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Plan {
     pub changes: Vec<Effect>,
@@ -215,7 +227,7 @@ pub struct Plan {
 }
 
 /// A plan as programs see it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct PlanResult {
     pub ok: bool,
@@ -225,7 +237,7 @@ pub struct PlanResult {
 }
 
 /// What a change would do.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Preview {
     pub changes: Vec<Effect>,
@@ -235,7 +247,7 @@ pub struct Preview {
 }
 
 /// What a VM may count on of a device or uplink, before and after a change. Null where it is not there, or the capacity is not stated.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct PartChange {
     pub vm: String,
@@ -251,7 +263,7 @@ pub struct PartChange {
 }
 
 /// One difference between two host files.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Effect {
     /// `db1`, `db1/root` or `device nvme0`.

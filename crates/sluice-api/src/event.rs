@@ -1,6 +1,7 @@
 //! Events: a promise was broken, or is kept again; a device stalled, or recovered; a user changed something; the daemon started.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::amount;
 use crate::cause::Cause;
@@ -167,7 +168,7 @@ words! {
 }
 
 /// Another VM on the device at that time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Neighbour {
     pub vm: String,
@@ -180,7 +181,7 @@ pub struct Neighbour {
 }
 
 /// Whether something began or ended, or happened at once. A phase that is not known is read as the last one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", from = "String")]
 pub enum Phase {
     #[default]
@@ -208,7 +209,7 @@ impl Phase {
 }
 
 /// A change: the user who made it, and what it changed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Change {
     /// Name of the user who had logged in, or else of the process's user; the number if it has no name. A signal has no user.
@@ -275,7 +276,7 @@ words! {
 }
 
 /// An event.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Event {
     /// Number, once it is kept.
@@ -323,7 +324,7 @@ pub struct Event {
 }
 
 /// Events that were asked for.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Events {
     pub version: u32,

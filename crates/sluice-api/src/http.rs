@@ -4,17 +4,27 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Response};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
+use crate::VERSION;
+use crate::call::with_query;
 use crate::problem::Problem;
+use crate::request::{Reply, Request};
+
+/// Maximum time for the answer to a question. The daemon waits a second for a device that does not respond.
+const QUESTION_MAX: Duration = Duration::from_secs(30);
+/// The same for a change, which waits 5 s for each path that hangs.
+const CHANGE_MAX: Duration = Duration::from_mins(5);
 
 /// A daemon, by its control socket.
 #[derive(Debug, Clone)]
@@ -142,13 +152,59 @@ impl Client {
         Ok(Messages { body: response.into_body(), rest: Vec::new() })
     }
 
+    /// Sends a request, and reads the reply.
+    ///
+    /// # Errors
+    /// Those of [`Client::get`].
+    pub async fn reply<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failed> {
+        let result = match request {
+            // These are lists, which come in parts.
+            Request::Clients => self.all("/v1/clients", "clients").await?,
+            Request::Policies => self.all("/v1/policies", "policies").await?,
+            Request::GetOverrides => self.all("/v1/overrides", "overrides").await?,
+            Request::Details { volume: None, .. } => self.all(&request.call().path, "objects").await?,
+            Request::Details { .. } => {
+                json!({ "version": VERSION, "objects": [self.ask(&request.call()).await?.read::<Value>()?] })
+            }
+            Request::Metrics { .. } => {
+                let text = String::from_utf8(self.ask(&request.call()).await?.body.into()).map_err(broken)?;
+                json!({ "version": VERSION, "text": text })
+            }
+            _ => {
+                let answer = self.ask(&request.call()).await?;
+                return Ok(match request.is_of_objects() {
+                    true => Reply { ok: true, ..answer.read()? },
+                    false => Reply { result: Some(answer.read()?), ..Reply::changed(None, None) },
+                });
+            }
+        };
+        Ok(Reply { result: Some(serde_json::from_value(result).map_err(broken)?), ..Reply::changed(None, None) })
+    }
+
+    /// Reads all parts of a list. Returns it as an object in which the list has this name.
+    async fn all(&self, path: &str, name: &str) -> Result<Value, Failed> {
+        let mut found = Map::from_iter([("version".to_owned(), VERSION.into())]);
+        let (mut items, mut cursor) = (Vec::new(), None);
+        loop {
+            let part = json!({ "limit": 1000, "cursor": cursor });
+            let mut page: Map<String, Value> = self.get(with_query(path.to_owned(), &part)).await?;
+            items.extend(page.remove("items").and_then(|items| items.as_array().cloned()).unwrap_or_default());
+            cursor = page.remove("next");
+            found.extend(page);
+            if cursor.is_none() {
+                found.insert(name.to_owned(), items.into());
+                return Ok(found.into());
+            }
+        }
+    }
+
     async fn open(&self, call: &Call) -> Result<Response<Incoming>, Failed> {
         let stream = UnixStream::connect(&self.socket).await.map_err(Failed::Connect)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // It ends with the answer, or when that is dropped.
         tokio::spawn(connection);
-        let mut request = Request::builder().method(&call.method).uri(&call.path).header(HOST, "sluice");
+        let mut request = hyper::Request::builder().method(&call.method).uri(&call.path).header(HOST, "sluice");
         for (name, value) in &call.headers {
             request = request.header(*name, value);
         }
@@ -161,6 +217,18 @@ impl Client {
         };
         sender.send_request(request.body(Full::new(body)).map_err(broken)?).await.map_err(broken)
     }
+}
+
+/// Sends a request to the daemon at a socket, and waits for the reply.
+///
+/// # Errors
+/// The daemon cannot be reached, refuses the request, or does not answer in 30 s (a change in 5 min).
+pub fn ask<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Reply<R>, Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
+    let limit = if request.is_question() { QUESTION_MAX } else { CHANGE_MAX };
+    let later = if request.is_question() { "" } else { "; it may still make the change" };
+    let answered = runtime.block_on(async { timeout(limit, Client::at(socket).reply(request)).await });
+    answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))?
 }
 
 fn refused(body: &[u8]) -> Failed {

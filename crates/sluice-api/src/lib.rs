@@ -25,6 +25,8 @@
 mod words;
 
 pub mod amount;
+pub mod body;
+pub mod call;
 pub mod cause;
 pub mod change;
 pub mod event;

@@ -1,12 +1,13 @@
 //! Names, clients, named policies and the past.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::policy::Half;
 use crate::words::words;
 
 /// Names of everything that is served.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Names {
     pub version: u32,
@@ -15,7 +16,7 @@ pub struct Names {
 }
 
 /// Names of a VM and its volumes and NICs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VmNames {
     pub vm: String,
@@ -23,7 +24,7 @@ pub struct VmNames {
 }
 
 /// Name of a volume, or `nic/NIC`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VolumeName {
     pub vm: String,
@@ -31,14 +32,14 @@ pub struct VolumeName {
 }
 
 /// Name of a device or uplink.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DeviceName {
     pub device: String,
 }
 
 /// The connected clients.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Clients {
     pub version: u32,
@@ -48,7 +49,7 @@ pub struct Clients {
 }
 
 /// An NBD connection or a VMM.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Client {
     pub vm: String,
@@ -64,7 +65,7 @@ pub struct Client {
 }
 
 /// Test alerts.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TestAlerts {
     pub version: u32,
@@ -72,7 +73,7 @@ pub struct TestAlerts {
 }
 
 /// A test alert that was sent, or has failed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TestAlert {
     /// The `CLASS` of its table `[alert.CLASS]`.
@@ -84,7 +85,7 @@ pub struct TestAlert {
 }
 
 /// Named policies.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Policies {
     pub version: u32,
@@ -92,7 +93,7 @@ pub struct Policies {
 }
 
 /// A named policy on a device or uplink; without a device one that nothing holds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NamedPolicy {
     pub policy_name: String,
@@ -108,8 +109,17 @@ pub struct NamedPolicy {
     pub policy: Half,
 }
 
+/// Storage that other hosts use too, with the device that is a part of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PartOfPool {
+    pub device: String,
+    #[serde(flatten)]
+    pub pool: crate::status::DevicePool,
+}
+
 /// The past of a VM or volume.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct History {
     pub version: u32,
@@ -119,7 +129,7 @@ pub struct History {
 }
 
 /// The past on one device. Intervals without requests are left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DeviceHistory {
     pub device: String,
@@ -155,7 +165,7 @@ words! {
 }
 
 /// One interval of the past. Times are upper bounds of percentiles, from arrival to completion; 0 without requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Point {
     /// Seconds since 1970 at which it began.
@@ -190,11 +200,12 @@ pub struct Point {
     pub latency_counts: Vec<u64>,
     /// The busiest minute of a quarter of an hour: the one with the most normalised requests, on an uplink the one with the most bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
     pub busiest: Option<Box<Point>>,
 }
 
 /// Metrics as text.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Metrics {
     pub version: u32,

@@ -6,6 +6,9 @@ use core::str::FromStr;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 /// First part of the name of a NIC in its VM.
 const NIC: &str = "nic/";
@@ -102,6 +105,15 @@ impl FromStr for ObjectId {
         })
     }
 }
+
+impl PartialSchema for ObjectId {
+    fn schema() -> RefOr<Schema> {
+        let text = "UPLINK, VM/VOLUME or VM/nic/NIC; [device]/DEVICE; [nbd]/SOCKET for a socket that volumes share";
+        ObjectBuilder::new().schema_type(Type::String).description(Some(text)).into()
+    }
+}
+
+impl ToSchema for ObjectId {}
 
 impl Serialize for ObjectId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

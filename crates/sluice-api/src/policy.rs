@@ -3,6 +3,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::words::words;
 
@@ -19,7 +20,7 @@ words! {
 }
 
 /// A policy. Rates in requests are normalised. A value that is not set is null.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Policy {
     pub reservation_iops: Option<f64>,
@@ -45,7 +46,7 @@ pub struct Policy {
 }
 
 /// The network half of a policy.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NetPolicy {
     /// What applies to frames that are sent.
@@ -57,7 +58,7 @@ pub struct NetPolicy {
 }
 
 /// Either half of a named policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Half {
     Net(NetPolicy),

@@ -1,11 +1,12 @@
 //! Errors over HTTP, as RFC 9457 has them: a document with a stable code, which programs compare, and words for people.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::request::Code;
 
 /// A request that has failed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Problem {
     /// The same as `code`, as a reference.
@@ -84,11 +85,18 @@ impl From<Code> for Kind {
             Code::Exists => Kind::Exists,
             Code::Refused => Kind::Refused,
             Code::Incomplete => Kind::Incomplete,
+            Code::Changed => Kind::Changed,
         }
     }
 }
 
 impl Problem {
+    /// The same, about this key of the body.
+    #[must_use]
+    pub fn at(self, pointer: impl Into<String>) -> Problem {
+        Problem { pointer: Some(pointer.into()), ..self }
+    }
+
     /// Its kind; `None` for one of a newer daemon.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {

@@ -54,7 +54,9 @@ pub enum Request {
     },
     /// Puts the host file into force, as it is now.
     Apply {
-        file: PathBuf,
+        /// That of the daemon if it is none.
+        #[serde(default)]
+        file: Option<PathBuf>,
         /// Only says what would change.
         #[serde(default)]
         dry_run: bool,
@@ -67,6 +69,8 @@ pub enum Request {
     GetOverrides,
     /// The host file in force, with the changes made at run time.
     GetHost,
+    /// The keys of a VM, volume, NIC or policy in the host file in force, with the changes made at run time.
+    Keys { target: String },
     /// Everything that is so now.
     Status,
     /// Names of everything that is served, at once and without a sample: for completions in a shell.
@@ -224,6 +228,27 @@ impl Request {
         )
     }
 
+    /// Whether the reply has objects before and after a change.
+    #[must_use]
+    pub fn is_of_objects(&self) -> bool {
+        self.how().is_some() || matches!(self, Request::AcceptLoss { .. } | Request::Reset { .. })
+    }
+
+    /// The object that it is about, if it is one.
+    #[must_use]
+    pub fn target(&self) -> Option<&str> {
+        match self {
+            Request::Attach { target, .. }
+            | Request::Detach { target, .. }
+            | Request::Resize { target, .. }
+            | Request::Set { target, .. }
+            | Request::AcceptLoss { target }
+            | Request::Takeover { target, .. }
+            | Request::Keys { target } => Some(target),
+            _ => None,
+        }
+    }
+
     /// The options of a change that could last.
     #[must_use]
     pub fn how(&self) -> Option<&How> {
@@ -259,6 +284,7 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "R: Deserialize<'de>"))]
 pub struct Reply<R> {
+    #[serde(default)]
     pub ok: bool,
     /// Kind of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -292,6 +318,8 @@ pub enum Code {
     Refused,
     /// The change was made, but a device has not confirmed its part.
     Incomplete,
+    /// The object is not in the version that the change was made for; nothing has changed.
+    Changed,
 }
 
 impl<R> Reply<R> {

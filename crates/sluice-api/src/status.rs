@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
@@ -23,7 +24,7 @@ mod daemon;
 mod pool;
 
 /// Service of a VM or volume per second.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Rates {
     /// Requests of guests that succeeded.
@@ -43,7 +44,7 @@ pub struct Rates {
 }
 
 /// Rates over three intervals.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Intervals {
     #[serde(rename = "1s")]
@@ -63,7 +64,7 @@ impl Intervals {
 }
 
 /// Parts in percent of the last ten seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Parts {
     /// Part of the time with requests queued at the gate.
@@ -77,7 +78,7 @@ pub struct Parts {
 }
 
 /// Parts of the time that requests waited, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WaitedFor {
     pub own_limit: f64,
@@ -88,7 +89,7 @@ pub struct WaitedFor {
 }
 
 /// CPU time of the device thread for a VM in the last ten seconds, as a part of one CPU.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Cpu {
     /// Part that the VM may use; null: any.
@@ -123,7 +124,7 @@ impl State {
 }
 
 /// One promise to a VM or volume.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Promise {
     /// `reservation` or `latency`.
@@ -153,7 +154,7 @@ words! {
 }
 
 /// Requests that failed in the same way, since this began.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Failure {
     pub operation: Operation,
@@ -167,7 +168,7 @@ pub struct Failure {
 }
 
 /// What makes requests of a volume fail.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Failing {
     pub kind: EventKind,
@@ -180,7 +181,7 @@ pub struct Failing {
 }
 
 /// What a volume or NIC does not do for its clients, since the start of its device thread.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ClientFaults {
     /// Requests that were refused.
@@ -202,7 +203,7 @@ impl ClientFaults {
 }
 
 /// Frames of a NIC since the start of its uplink's thread. A large segment counts once.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Nic {
     pub sent_frames: u64,
@@ -214,8 +215,9 @@ pub struct Nic {
 }
 
 /// The disk that the guest of a volume has.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Disk {
+    #[schema(value_type = Option<String>)]
     pub source: Option<PathBuf>,
     pub block_size_bytes: u32,
     #[serde(default)]
@@ -228,7 +230,7 @@ pub struct Disk {
 }
 
 /// The times of all requests in the last minute: upper bound of a bucket in microseconds, and count.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Histograms {
     /// Seconds that were observed, at most 69.
@@ -242,7 +244,7 @@ pub struct Histograms {
 }
 
 /// A volume or NIC now.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Volume {
     pub vm: String,
@@ -282,7 +284,7 @@ impl Volume {
 }
 
 /// A VM on one device now.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Vm {
     pub vm: String,
@@ -345,7 +347,7 @@ words! {
 }
 
 /// Stated and measured capacity of a device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Capacity {
     /// Normalised requests per second that the host file states.
@@ -362,7 +364,7 @@ pub struct Capacity {
 }
 
 /// Times of one kind of request at a device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ServiceTime {
     pub kind: Operation,
@@ -387,13 +389,15 @@ words! {
 }
 
 /// Settings of a device: those of the host file, and those that the daemon derives from them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DeviceSettings {
     /// The block device, or a file or folder on it; the first of several; the interface of an uplink; null for a null device.
+    #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
     /// All paths and patterns, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
     pub paths: Vec<PathBuf>,
     /// Names of the disks that have joined it, if its path is a list or a pattern.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -415,7 +419,7 @@ pub struct DeviceSettings {
 }
 
 /// A device or uplink now.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Device {
     pub device: String,
@@ -449,7 +453,7 @@ pub struct Device {
 }
 
 /// How much may be in flight at a device, because what is in flight follows the time of requests there (`latency`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DeviceWindow {
     /// Normalised requests that may be in flight.
@@ -464,21 +468,21 @@ pub struct DeviceWindow {
 }
 
 /// Something that is not served, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NotServed {
     pub volume: ObjectId,
     pub reason: String,
 }
 
 /// An uplink or NIC whose interface is not there, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InterfaceOutage {
     pub of: ObjectId,
     pub reason: String,
 }
 
 /// A change made at run time that is not in force, because the host file does not allow it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct SetAside {
     pub name: String,
@@ -486,10 +490,11 @@ pub struct SetAside {
 }
 
 /// A file system with images.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct FileSystem {
     pub device: String,
+    #[schema(value_type = String)]
     pub folder: PathBuf,
     pub size_bytes: u64,
     pub free_bytes: u64,
@@ -501,7 +506,7 @@ pub struct FileSystem {
 }
 
 /// A volume whose blocks are smaller than those of its disk.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bridged {
     pub volume: ObjectId,
     /// Both in bytes.
@@ -516,7 +521,7 @@ words! {
 }
 
 /// Everything now.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Status {
     pub version: u32,

@@ -4,13 +4,14 @@
 //! for 1,000 VMs. Here are the rates of the last second and the percentiles of the last ten.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::cause::Cause;
 use crate::object::ObjectId;
 use crate::status::{Device, Failing, NotServed, Promise, State};
 
 /// Everything now.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Top {
     pub version: u32,
@@ -23,8 +24,9 @@ pub struct Top {
 }
 
 /// A VM on one device.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
+#[schema(as = TopVm)]
 pub struct Vm {
     /// Set in a row that stands alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,8 +43,9 @@ pub struct Vm {
 }
 
 /// A volume or NIC.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
+#[schema(as = TopVolume)]
 pub struct Volume {
     /// Its name, or `nic/NIC`.
     pub volume: String,
@@ -53,7 +56,7 @@ pub struct Volume {
 }
 
 /// Promises to a VM or volume, and its rates.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Figures {
     /// The worst state of all promises; null without any.
@@ -78,8 +81,9 @@ impl Figures {
 }
 
 /// A reservation or a limit: in requests, in bytes, or both.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
+#[schema(as = TopAmount)]
 pub struct Amount {
     /// Normalised requests per second.
     pub iops: Option<f64>,
@@ -87,8 +91,9 @@ pub struct Amount {
 }
 
 /// Rates of a VM or volume.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
+#[schema(as = TopRates)]
 pub struct Rates {
     /// Normalised requests per second in the last second.
     pub iops: f64,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::cause::Cause;
 use crate::event::{EventKind, Neighbour};
 use crate::status::Vm;
 
 /// The answer for one VM.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Why {
     pub ok: bool,
@@ -32,7 +33,7 @@ pub struct Why {
 }
 
 /// All violations of one promise.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Violation {
     /// The VM, or VM/VOLUME.
@@ -50,7 +51,7 @@ pub struct Violation {
 }
 
 /// The VM on one device.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct OnDevice {
     /// `-` if it is not known, as of volumes that are held back.

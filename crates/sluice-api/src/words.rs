@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Deserializer;
 use serde::de::Visitor;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
 
 /// Defines an enum of words. A word that is not in the list, as of a newer daemon, is read as the one after `else`.
 macro_rules! words {
@@ -50,6 +52,18 @@ macro_rules! words {
             }
         }
 
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                crate::words::schema(&[$($word,)* $other_word])
+            }
+        }
+
+        impl utoipa::ToSchema for $name {
+            fn name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+        }
+
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
                 crate::words::read(deserializer, $name::named)
@@ -59,6 +73,15 @@ macro_rules! words {
 }
 
 pub(crate) use words;
+
+/// A schema of text. Words may be added, so that these are not all that a later daemon has.
+pub(crate) fn schema(words: &[&str]) -> RefOr<Schema> {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(format!("One of: {}. Later versions may have more.", words.join(", "))))
+        .examples(words.first().copied())
+        .into()
+}
 
 /// Reads a word.
 pub(crate) fn read<'de, D: Deserializer<'de>, T>(deserializer: D, named: fn(&str) -> T) -> Result<T, D::Error> {

@@ -26,6 +26,8 @@ pub struct Heat {
     pub columns: Vec<Column>,
     /// Width of a column.
     pub width: f64,
+    /// Ends of the horizontal axis.
+    pub range: (f64, f64),
     /// Lines over the cells.
     pub lines: Vec<Line>,
     /// Lines across.
@@ -53,7 +55,7 @@ impl Heat {
 
     fn draw<'b>(&self, backend: SVGBackend<'b>) -> Drawn<'b> {
         let area = backend.into_drawing_area();
-        let (left, right) = self.x_range();
+        let (left, right) = self.range;
         let (low, high) = self.classes();
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 16))
@@ -107,11 +109,6 @@ impl Heat {
         Ok(())
     }
 
-    fn x_range(&self) -> (f64, f64) {
-        let edges = self.columns.iter().map(|column| (column.x, column.x + self.width));
-        edges.reduce(|(left, right), (x, end)| (left.min(x), right.max(end))).unwrap_or((0.0, 1.0))
-    }
-
     /// The classes that are shown: those with anything, lines or levels in them.
     fn classes(&self) -> (f64, f64) {
         let used = self.columns.iter().flat_map(|column| {
@@ -158,6 +155,7 @@ mod tests {
             labels: ["10", "20", "40"].map(str::to_owned).to_vec(),
             columns: vec![column(-2.0, [0, 9, 1, 0]), column(-1.0, [0, 5, 0, 0])],
             width: 1.0,
+            range: (-2.0, 0.0),
             lines: vec![Line::new("p99", vec![(-2.0, 30.0), (-1.0, 15.0)])],
             levels: vec![Level { name: "target".to_owned(), y: 25.0 }],
         }
@@ -167,7 +165,7 @@ mod tests {
     fn a_value_is_in_its_class() {
         let heat = heat();
         assert_eq!([5.0, 10.0, 15.0, 30.0, 50.0].map(|value| heat.at(value)), [0.5, 1.0, 1.5, 2.5, 3.5]);
-        assert_eq!((heat.classes(), heat.x_range()), ((1.0, 3.0), (-2.0, 0.0)));
+        assert_eq!(heat.classes(), (1.0, 3.0));
         assert_eq!(
             (heat.label(1.0), heat.label(1.5), heat.label(0.0)),
             ("10".to_owned(), String::new(), String::new())

@@ -151,7 +151,8 @@ fn note_of(marks: &[u64]) -> String {
 
 /// The times of requests, how many of each class in each minute, with percentiles and the target.
 pub(crate) fn latency(device: &str, minutes: &[Point], now: u64, target_us: Option<f64>) -> Option<ChartView> {
-    let minutes: Vec<&Point> = minutes.iter().filter(|point| !point.latency_counts.is_empty()).collect();
+    let minutes: Vec<&Point> =
+        minutes.iter().filter(|point| !point.latency_counts.is_empty() && point.time + HOUR >= now).collect();
     if minutes.is_empty() {
         return None;
     }
@@ -169,6 +170,7 @@ pub(crate) fn latency(device: &str, minutes: &[Point], now: u64, target_us: Opti
         edges,
         columns: minutes.iter().map(|point| Column { x: at(point), counts: point.latency_counts.clone() }).collect(),
         width: 1.0,
+        range: (-(HOUR as f64) / 60.0, 0.0),
         lines: vec![line("p50", |point| point.p50_us), line("p99", |point| point.p99_us)],
         levels: target_us.iter().map(|us| Level { name: "target p99".to_owned(), y: *us }).collect(),
     };

@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluice_api::http::{Answer, Call, Client, Failed};
-use sluice_api::problem::Kind;
 use sluice_api::top::Top;
 use tokio::sync::Semaphore;
 
@@ -74,13 +73,7 @@ impl Daemon {
 
     /// Everything now, in short.
     pub(crate) async fn top(&self) -> Result<Top, Failed> {
-        match self.get("/v1/top").await {
-            Err(Failed::Refused(problem)) if problem.kind() == Some(Kind::NoSuchResource) => {}
-            top => return top,
-        }
-        let mut stream = self.client.stream(&Call::get("/v1/stream")).await?;
-        let message = stream.next().await?.unwrap_or_default();
-        serde_json::from_str(&message.data).map_err(|error| Failed::Broken(error.to_string()))
+        self.get("/v1/top").await
     }
 
     /// Reads what is at a path, with the tag of its version.

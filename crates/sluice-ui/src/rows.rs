@@ -87,7 +87,6 @@ pub(crate) struct DeviceRow {
     pub(crate) p99: String,
     pub(crate) in_flight: String,
     pub(crate) vms: u32,
-    pub(crate) problems: Vec<String>,
 }
 
 /// The word for a state, as `sluice get vms` has it.
@@ -274,7 +273,6 @@ impl DeviceRow {
             p99: ten.p99_us.map_or(NOTHING.to_owned(), time),
             in_flight: device.in_flight.to_string(),
             vms: device.vms,
-            problems: device.problems.clone(),
         }
     }
 

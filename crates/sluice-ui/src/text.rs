@@ -6,13 +6,11 @@
 use std::fmt::{self, Write};
 
 use askama::filters::{Escaper, Html, Safe};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sluice_api::call::encoded;
 
-/// Length in characters from which on a name or reason is cut.
+/// Length in characters from which on a name or reason is cut, and from which on a sentence is.
 const CUT: usize = 120;
-
-/// What is not encoded in a part of a path or query.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const CUT_SENTENCE: usize = 500;
 
 /// Escapes text for HTML, with characters that are not seen as escapes.
 #[derive(Debug, Clone, Copy)]
@@ -47,18 +45,22 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// Returns a part of a path or query, encoded.
 pub(crate) fn part(text: &str) -> String {
-    utf8_percent_encode(text, PLAIN).to_string()
+    encoded(text).into_owned()
 }
 
 /// Returns text as HTML, cut if it is long, with the whole of it as its title.
 pub(crate) fn cut(text: &str) -> Safe<String> {
+    cut_at(text, CUT)
+}
+
+fn cut_at(text: &str, most: usize) -> Safe<String> {
     let html = |text: &str| {
         let mut html = String::new();
         // Writing into memory does not fail.
         let _ = Visible.write_escaped_str(&mut html, text);
         html
     };
-    match text.char_indices().nth(CUT) {
+    match text.char_indices().nth(most) {
         None => Safe(html(text)),
         Some((end, _)) => Safe(format!("<span title=\"{}\">{}\u{2026}</span>", html(text), html(&text[..end]))),
     }
@@ -72,6 +74,12 @@ pub(crate) mod filters {
     #[askama::filter_fn]
     pub(crate) fn cut(text: impl AsRef<str>, _: &dyn askama::Values) -> askama::Result<Safe<String>> {
         Ok(super::cut(text.as_ref()))
+    }
+
+    /// The same for a sentence.
+    #[askama::filter_fn]
+    pub(crate) fn sentence(text: impl AsRef<str>, _: &dyn askama::Values) -> askama::Result<Safe<String>> {
+        Ok(super::cut_at(text.as_ref(), super::CUT_SENTENCE))
     }
 
     #[askama::filter_fn]

@@ -105,7 +105,7 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     refused(patch(&json!({ "keys": { "reservation": "5000 iops" } })), 400, "invalid", "5000 iops");
     let _client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
     refused(curl(&place, "/v1/volumes/a/v", &["--request", "DELETE"]), 409, "refused", "a/v");
-    refused(send(&place, "POST", "/v1/overrides/reset", &json!({ "until": 5 })), 400, "invalid", "until");
+    refused(send(&place, "POST", "/v1/reset", &json!({ "until": 5 })), 400, "invalid", "until");
     refused(curl(&place, "/v1/volumes/a/v?forse=a/v", &["--request", "DELETE"]), 400, "invalid", "forse");
     refused(patch(&json!({ "keys": {}, "until": 1, "persist": true })), 400, "invalid", "until and persist");
     refused(patch(&json!({ "reason": "x".repeat(70_000) })), 413, "too-large", "limit");
@@ -130,7 +130,7 @@ fn a_change_over_http_is_in_force_and_is_taken_back() {
     assert_eq!(get(&place, "/v1/vms/b")["items"][0]["policy"]["limit_iops"], 200.0);
     let overrides = get(&place, "/v1/overrides")["items"].clone();
     assert_eq!((&overrides[0]["name"], &overrides[0]["reason"]), (&json!("b/limit"), &json!("noisy")));
-    let reset = send(&place, "POST", "/v1/overrides/reset", &json!({ "reset": ["b/limit"] }));
+    let reset = send(&place, "POST", "/v1/reset", &json!({ "reset": ["b/limit"] }));
     assert_eq!(reset.status, 200, "{}", reset.body);
     assert_eq!(get(&place, "/v1/vms/b")["items"][0]["policy"]["limit_iops"], Value::Null);
     // Volumes come and go.

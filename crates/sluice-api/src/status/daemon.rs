@@ -1,13 +1,14 @@
 //! State of the daemon itself: what is in force beside the host file, its restarts, and clients that it has lost.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::event::DaemonEnd;
 use crate::object::ObjectId;
 use crate::words::words;
 
 /// State of the daemon itself.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DaemonState {
     #[serde(skip_serializing_if = "OverridesInForce::is_none")]
@@ -37,7 +38,7 @@ words! {
 }
 
 /// The seal of the daemon: its layers, and what it has refused.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Jail {
     pub layers: Vec<JailLayer>,
@@ -52,7 +53,7 @@ pub struct Jail {
 }
 
 /// A layer of the seal.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct JailLayer {
     pub name: String,
@@ -63,7 +64,7 @@ pub struct JailLayer {
 }
 
 /// Number of times that the seal has refused a system call.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RefusedCall {
     pub call: String,
@@ -84,7 +85,7 @@ impl Jail {
 }
 
 /// Why events and history are not kept in the state directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RecordTrouble {
     /// Seconds since 1970.
@@ -93,7 +94,7 @@ pub struct RecordTrouble {
 }
 
 /// Changes made at run time that are in force.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct OverridesInForce {
     pub count: usize,
@@ -110,7 +111,7 @@ impl OverridesInForce {
 }
 
 /// A change that ends by itself.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct OverrideEnd {
     pub name: String,
@@ -120,7 +121,7 @@ pub struct OverrideEnd {
 }
 
 /// The last reload, if it was refused.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RefusedReload {
     /// Seconds since 1970.
@@ -145,7 +146,7 @@ impl RefusedReload {
 }
 
 /// An end of the daemon, after which it was started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restart {
     /// Seconds since 1970.
     pub time: u64,
@@ -153,7 +154,7 @@ pub struct Restart {
 }
 
 /// A volume or NIC without the client that it had.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostClient {
     pub volume: ObjectId,
     /// Seconds since 1970.
@@ -163,7 +164,7 @@ pub struct LostClient {
 }
 
 /// An alert that has failed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct FailedAlert {
     /// The `CLASS` of its table `[alert.CLASS]`.

@@ -1,11 +1,12 @@
 //! The storage that a device shares with other hosts.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::amount;
 
 /// A pool, as this host knows it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct DevicePool {
     /// The file or block device where the hosts meet.
@@ -31,7 +32,7 @@ pub struct DevicePool {
 }
 
 /// A host of a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct PoolHost {
     pub host: u8,

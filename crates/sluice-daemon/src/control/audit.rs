@@ -289,7 +289,7 @@ fn command(request: &Request) -> String {
         Request::Reset { name, .. } => {
             name.as_ref().map_or_else(|| vec!["--all".to_owned()], |names| names.as_slice().to_vec())
         }
-        Request::Apply { file, .. } => vec![file.display().to_string()],
+        Request::Apply { file, .. } => file.iter().map(|file| file.display().to_string()).collect(),
         _ => Vec::new(),
     };
     shell::command(["sluice".to_owned()].into_iter().chain(verb).chain(more))

@@ -275,11 +275,12 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
             }
             Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),
             Ok(()) if asked.request == Request::GetHost => apply::get_host(state),
+            Ok(()) if matches!(asked.request, Request::Keys { .. }) => apply::get_keys(state, &asked.request),
             Ok(()) => {
-                let Asked { request, peer, reply } = asked;
+                let Asked { request, peer, manner, reply } = asked;
                 let kind = match request {
                     Request::Apply { .. } => Kind::Reload(Some((request, peer))),
-                    _ => Kind::Request(request, peer),
+                    _ => Kind::Request(request, peer, manner),
                 };
                 return change::begin(shared, kind, Some(reply));
             }

@@ -265,7 +265,7 @@ fn is_inside(path: &Path, root: &Path) -> bool {
 /// Returns the role that a request needs.
 fn needed(request: &Request, overrides: &Overrides) -> Role {
     match request {
-        Request::GetOverrides | Request::GetHost => Role::Observe,
+        Request::GetOverrides | Request::GetHost | Request::Keys { .. } => Role::Observe,
         Request::TestAlert { .. } => Role::Change,
         request if request.is_question() => Role::Observe,
         Request::Set { keys, reset, .. }

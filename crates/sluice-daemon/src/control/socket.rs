@@ -38,7 +38,17 @@ const GROUP: &str = "sluice";
 pub struct Asked {
     pub request: Request,
     pub peer: Peer,
+    pub manner: Manner,
     pub reply: oneshot::Sender<Reply>,
+}
+
+/// How a change is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether it only says what would change.
+    pub is_dry_run: bool,
+    /// The version of its object that it is made for.
+    pub only_if: Option<String>,
 }
 
 /// The process at the other end of the socket, as the kernel states it.
@@ -177,7 +187,7 @@ impl Drop for ControlSocket {
 
 /// The connections of all clients.
 #[derive(Debug, Clone, Default)]
-struct Connections(Arc<Mutex<Table>>);
+pub(super) struct Connections(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -208,7 +218,7 @@ pub(super) struct Permit {
 impl Connections {
     /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that asks for nothing now
     /// makes room; `None` if all of them do.
-    fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
+    pub(super) fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_user = |other: &Connection| other.uid == uid;
         let of_class = |other: &Connection| other.is_admin == is_admin;
@@ -309,7 +319,7 @@ async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io:
             let (reply, answer) = oneshot::channel();
             let gone = |_| io::Error::other("The daemon is exiting");
             to.lines
-                .send(Asked { request, peer, reply })
+                .send(Asked { request, peer, manner: Manner::default(), reply })
                 .await
                 .map_err(|_| io::Error::other("The daemon is exiting"))?;
             answer.await.map_err(gone)?
@@ -339,7 +349,7 @@ mod tests {
         let permit = Connections::default().enter(peer.uid, true).unwrap();
         let served = tokio::spawn(converse(theirs, peer, permit, To::lines(sender)));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
-        let Asked { request, peer, reply } = asked.recv().await.unwrap();
+        let Asked { request, peer, reply, .. } = asked.recv().await.unwrap();
         assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
         assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
         tokio::time::advance(CLIENT_TIMEOUT * 10).await;

@@ -364,7 +364,7 @@ mod tests {
 
     use super::*;
     use crate::control::Reply;
-    use crate::control::socket::Peer;
+    use crate::control::socket::{Manner, Peer};
 
     /// A thread whose first sample is taken, and what is served.
     fn thread() -> (Thread, Sender<Message>) {
@@ -415,7 +415,7 @@ mod tests {
     fn asked() -> (Asked, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
         let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
-        (Asked { request: Request::Status, peer, reply }, answer)
+        (Asked { request: Request::Status, peer, manner: Manner::default(), reply }, answer)
     }
 
     #[test]

@@ -13,6 +13,7 @@ use axum::routing::get;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sluice_api::call::path_of;
 use sluice_api::change::{Changed, Preview};
 use sluice_api::http::{Call, Failed};
 use sluice_api::problem::Kind;
@@ -21,7 +22,7 @@ use super::{Frame, NoParameters, Page, Shown, show};
 use crate::done::{Change, set};
 use crate::failure::Failure;
 use crate::server::{Shared, State as Process};
-use crate::text::{filters, now, part};
+use crate::text::{filters, part};
 
 pub(super) const PAGE: Page = Page { nav: None, routes };
 
@@ -63,13 +64,14 @@ const NET_KEYS: [Key; 3] = [
 fn routes() -> Router<Shared> {
     Router::new()
         .route("/change/{vm}", get(form_of_vm).post(change_vm))
-        .route("/change/{vm}/{volume}", get(form_of_volume).post(change_volume))
+        .route("/change/{vm}/{*volume}", get(form_of_volume).post(change_volume))
 }
 
 /// What is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     vm: String,
+    /// A volume, or `nic/NIC`.
     volume: Option<String>,
 }
 
@@ -163,7 +165,7 @@ impl Target {
         Target { vm: vm.to_owned(), volume: None }
     }
 
-    /// The target with this name, which is `VM` or `VM/VOLUME`.
+    /// The target with this name, which is `VM`, `VM/VOLUME` or `VM/nic/NIC`.
     pub(super) fn named(name: &str) -> Target {
         match name.split_once('/') {
             Some((vm, volume)) => Target { vm: vm.to_owned(), volume: Some(volume.to_owned()) },
@@ -177,15 +179,12 @@ impl Target {
 
     /// Its path at the daemon.
     pub(super) fn path(&self) -> String {
-        match &self.volume {
-            Some(volume) => format!("/v1/volumes/{}/{}", part(&self.vm), part(volume)),
-            None => format!("/v1/vms/{}", part(&self.vm)),
-        }
+        path_of(&self.name())
     }
 
     fn action(&self) -> String {
-        let volume = self.volume.as_ref().map_or(String::new(), |volume| format!("/{}", part(volume)));
-        format!("/change/{}{volume}", part(&self.vm))
+        let name = self.name();
+        format!("/change/{}", name.split('/').map(part).collect::<Vec<_>>().join("/"))
     }
 
     /// The page of its VM.
@@ -194,10 +193,7 @@ impl Target {
     }
 
     async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
-        let (mut value, etag) = match process.daemon.tagged(format!("{}/keys", self.path())).await {
-            Err(Failed::Refused(problem)) if problem.kind() == Some(Kind::NoSuchResource) => (json!({ "keys": {} }), None),
-            known => known?,
-        };
+        let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
         Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default() })
     }
 }
@@ -314,9 +310,7 @@ impl Typed {
         match (self.term.as_str(), self.term.parse::<u64>()) {
             ("always", _) => {}
             ("persist", _) => body["persist"] = true.into(),
-            (term, Ok(seconds)) if TERMS.iter().any(|(known, _)| *known == term) => {
-                body["until"] = (now() + seconds).into()
-            }
+            (term, Ok(seconds)) if TERMS.iter().any(|(known, _)| *known == term) => body["seconds"] = seconds.into(),
             (term, _) => {
                 let detail = format!("For how long: {term} is not in the list");
                 return Err(Refused::new(StatusCode::BAD_REQUEST, detail, None));
@@ -554,10 +548,7 @@ mod tests {
         assert_eq!((wanted.keys, wanted.text), (vec!["limit"], vec!["limit 300 iops, was 500 iops".to_owned()]));
         let net = Typed { net_weight: Some("5".to_owned()), ..Typed::of(&in_force(), true) };
         let body = net.wanted(&in_force()).ok().unwrap().body;
-        assert!(
-            body["keys"] == json!({ "net": { "weight": 5 } }) && body["until"].as_u64().unwrap() > now() + 3500,
-            "{body}"
-        );
+        assert!(body["keys"] == json!({ "net": { "weight": 5 } }) && body["seconds"] == 3600, "{body}");
         let same = Typed::of(&in_force(), false).wanted(&in_force()).err().unwrap();
         assert!(same.detail.starts_with("Nothing is changed"));
     }

@@ -37,6 +37,7 @@ fn routes() -> Router<Shared> {
 struct DevicePage {
     frame: Frame,
     row: DeviceRow,
+    problems: Vec<String>,
     facts: Vec<(&'static str, String)>,
     fits: Vec<String>,
     operations: Vec<[String; 3]>,
@@ -56,6 +57,9 @@ async fn device(
     let (top, events) = tokio::try_join!(shared.daemon.top(), shared.daemon.get::<Events>(events))?;
     let gone = || Failure::not_found(format!("There is no device or uplink {name}."));
     let device = top.devices.iter().find(|device| device.device == name).ok_or_else(gone)?;
+    let kind = if device.rates.are_of_link() { "uplinks" } else { "devices" };
+    // With its settings, which a short form does not have.
+    let whole: Device = shared.daemon.get(format!("/v1/{kind}/{}", part(&name))).await?;
     let of_device = |event: &&sluice_api::event::Event| event.vm.is_none();
     let order: Vec<&str> = takers(&top, &name).iter().map(|taker| taker.vm.vm.as_str()).collect();
     let mut vms: Vec<&sluice_api::top::Vm> = top.vms.iter().filter(|vm| vm.device == name).collect();
@@ -72,8 +76,9 @@ async fn device(
     let page = DevicePage {
         frame,
         row: DeviceRow::of(device),
-        facts: facts(device),
-        fits: fits(device),
+        problems: device.problems.iter().map(|problem| capital(problem)).collect(),
+        facts: facts(&whole),
+        fits: fits(&whole),
         operations: device
             .service_times
             .iter()
@@ -85,6 +90,12 @@ async fn device(
         events: events.events.iter().rev().filter(of_device).take(EVENTS_MAX).map(EventRow::of).collect(),
     };
     show(&page)
+}
+
+/// A problem as a sentence without its subject.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// The last hour of the VMs that take most now.

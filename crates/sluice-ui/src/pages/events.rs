@@ -14,6 +14,7 @@ use sluice_api::event::{Event, EventKind, Events};
 use super::overview::plain;
 use super::{Frame, Page, Shown, show};
 use crate::failure::Failure;
+use crate::sentence::Part;
 use crate::server::Shared;
 use crate::text::{filters, moment, now, part};
 
@@ -48,9 +49,10 @@ pub(super) struct EventRow {
     pub(super) time: String,
     pub(super) iso: String,
     pub(super) kind: String,
-    pub(super) subject: String,
-    pub(super) href: Option<String>,
-    pub(super) text: String,
+    pub(super) parts: Vec<Part>,
+    subject: String,
+    href: Option<String>,
+    text: String,
     pub(super) undo: Option<String>,
     who: String,
     before: String,
@@ -96,14 +98,16 @@ impl EventRow {
             (None, Some(device)) => Some(format!("/devices/{}", part(device))),
             _ => None,
         };
-        let change = event.change.clone().unwrap_or_default();
+        let (change, subject, text) =
+            (event.change.clone().unwrap_or_default(), vm.or(device).unwrap_or_default().to_owned(), event.in_words());
         EventRow {
+            parts: linked(&text, &subject, href.as_ref()),
             time: moment(event.time),
             iso: timestamp.map_or_else(String::new, |time| time.to_string()),
             kind: kind_text(event.kind),
-            subject: vm.or(device).unwrap_or_default().to_owned(),
+            subject,
             href,
-            text: event.in_words(),
+            text,
             undo: None,
             who: change.who,
             before: change.before,
@@ -118,6 +122,17 @@ impl EventRow {
         let own = overrides.iter().filter(made).find(|one| one.name.split('/').next() == Some(&self.subject));
         let undo = own.map(|one| format!("/undo?name={}", part(&one.name)));
         EventRow { undo, ..self }
+    }
+}
+
+/// Returns a sentence in which what it is about is a link, or which begins with that.
+fn linked(text: &str, subject: &str, href: Option<&String>) -> Vec<Part> {
+    let plain = |text: &str| Part { text: text.to_owned(), href: None };
+    let link = || Part { text: subject.to_owned(), href: href.cloned() };
+    match (href, text.split_once(subject)) {
+        (None, _) => vec![plain(text)],
+        (_, Some((before, after))) => vec![plain(before), link(), plain(after)],
+        (_, None) => vec![link(), plain(&format!(": {text}"))],
     }
 }
 

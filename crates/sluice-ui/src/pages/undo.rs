@@ -21,7 +21,7 @@ use crate::text::{filters, part};
 
 pub(super) const PAGE: Page = Page { nav: None, routes };
 
-const RESET: &str = "/v1/overrides/reset";
+const RESET: &str = "/v1/reset";
 
 fn routes() -> Router<Shared> {
     Router::new().route("/undo", get(preview).post(undo))

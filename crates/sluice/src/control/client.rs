@@ -1,17 +1,19 @@
-//! The client of the control socket: a verb sends a request to the daemon.
+//! The client of the control socket: a verb sends a request to the daemon, over HTTP as any other program.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings};
+use sluice_api::fields;
+use sluice_api::http::{self, Failed};
 use sluice_api::policy::Policy;
-use sluice_api::request::{Code, Reply, Request};
-use sluice_api::{fields, line};
+use sluice_api::problem::Kind;
+use sluice_api::request::{Reply, Request};
 use sluice_config::CONTROL_SOCKET;
 
 use crate::show;
@@ -83,39 +85,44 @@ impl Daemon {
 
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
         let socket = self.path();
-        let reply = line::ask(&socket, request).map_err(|error| {
-            let path = socket.display();
-            Failure::Unreachable(match error.kind() {
-                ErrorKind::PermissionDenied => format!(
-                    "Cannot connect to {path}: {error}; only its owner and its group may connect: become root, or \
-                     a member of the group (usermod -a -G sluice USER, then log in again)"
-                ),
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
-                    "No daemon at {path}: {error}; start it (`systemctl start sluice`, or `sluice serve FILE`), or name the \
-                     `control` of its host file with --socket"
-                ),
-                _ => format!(
-                    "The daemon at {path} has not answered: {error}; repeat the command, and see its log if this happens \
-                     again"
-                ),
-            })
-        })?;
-        if reply.ok { Ok(reply) } else { Err(refused(reply)) }
+        http::ask(&socket, request).map_err(|failed| failure(&socket, failed))
     }
+}
+
+/// The failure of a request that has no answer.
+fn failure(socket: &Path, failed: Failed) -> Failure {
+    let path = socket.display();
+    Failure::Unreachable(match failed {
+        Failed::Refused(problem) => return refused(problem.kind(), problem.detail),
+        Failed::Connect(error) if error.kind() == ErrorKind::PermissionDenied => format!(
+            "Cannot connect to {path}: {error}; only its owner and its group may connect: become root, or \
+             a member of the group (usermod -a -G sluice USER, then log in again)"
+        ),
+        Failed::Connect(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            format!(
+                "No daemon at {path}: {error}; start it (`systemctl start sluice`, or `sluice serve FILE`), or name the \
+             `control` of its host file with --socket"
+            )
+        }
+        Failed::Connect(error) => format!("Cannot connect to {path}: {error}"),
+        Failed::Broken(error) => format!(
+            "The daemon at {path} has not answered: {error}; repeat the command, and see its log if this happens \
+             again. A daemon of an older version speaks no HTTP: restart it"
+        ),
+    })
 }
 
 fn default_socket() -> PathBuf {
     std::env::var_os("SLUICE_SOCKET").map_or_else(|| PathBuf::from(CONTROL_SOCKET), PathBuf::from)
 }
 
-/// The failure of a request that was refused.
-pub(super) fn refused<R>(reply: Reply<R>) -> Failure {
-    let text = reply.error.unwrap_or_default();
+/// The failure of a request that was refused for this reason.
+pub(super) fn refused(kind: Option<Kind>, text: String) -> Failure {
     let text = text.strip_prefix("error: ").map_or(text.clone(), str::to_owned);
-    match reply.code {
-        Some(Code::NotFound) => Failure::NotFound(text),
-        Some(Code::Refused | Code::Exists) => Failure::Refused(text),
-        Some(Code::Invalid | Code::Incomplete) | None => Failure::Run(text.into()),
+    match kind {
+        Some(Kind::NotFound) => Failure::NotFound(text),
+        Some(Kind::Refused | Kind::Exists | Kind::Changed) => Failure::Refused(text),
+        _ => Failure::Run(text.into()),
     }
 }
 

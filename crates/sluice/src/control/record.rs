@@ -93,7 +93,7 @@ impl Source {
         let record = self.record.get().and_then(|opened| opened.0.as_ref()).expect("it was opened");
         let reply = record.answer(request);
         if !reply.ok {
-            return Err(client::refused(reply));
+            return Err(client::refused(reply.code.map(Into::into), reply.error.unwrap_or_default()));
         }
         let read = reply.read().map_err(|error| Failure::Run(error.to_string().into()))?;
         Ok(read.unwrap_or_default())

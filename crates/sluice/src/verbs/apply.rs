@@ -41,7 +41,7 @@ impl Apply {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let Apply { file, dry_run, force, reason, daemon, .. } = self;
         let file = std::path::absolute(file)?;
-        let plan: Plan = daemon.get(&Request::Apply { file, dry_run, force, reason: reason.reason })?;
+        let plan: Plan = daemon.get(&Request::Apply { file: Some(file), dry_run, force, reason: reason.reason })?;
         match format {
             Format::Json => output::json(&PlanResult { ok: true, dry_run, plan }),
             Format::Table => {

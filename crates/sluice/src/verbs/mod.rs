@@ -126,8 +126,11 @@ impl Verb {
             Verb::Takeover(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Import(verb) => verb.run(format),
-            Verb::Schema(_) => {
-                output::line(&serde_json::to_string_pretty(&sluice_config::schema())?);
+            Verb::Schema(Schema { of }) => {
+                output::line(&match of {
+                    Described::Api => sluice_daemon::control::http::document(),
+                    Described::Host | Described::Scenario => serde_json::to_string_pretty(&sluice_config::schema())?,
+                });
                 Ok(())
             }
             Verb::Schedulers(verb) => verb.run(format),

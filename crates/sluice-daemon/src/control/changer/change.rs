@@ -32,7 +32,8 @@ use super::start::Start;
 use super::{aside, expiry, saving, start, takeover};
 use crate::control::apply::{self, Proposal};
 use crate::control::audit::{self, Author};
-use crate::control::socket::Peer;
+use crate::control::preview::preview;
+use crate::control::socket::{Manner, Peer};
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::Failure;
 use crate::jail;
@@ -52,7 +53,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A kind of change.
 pub(super) enum Kind {
     Start(Box<Start>),
-    Request(Request, Peer),
+    Request(Request, Peer, Manner),
     /// A reload; `None`: a signal asked for it.
     Reload(Option<(Request, Peer)>),
     /// A retry of this volume, which is out of service.
@@ -91,8 +92,10 @@ pub(super) fn begin(shared: &Rc<Shared>, kind: Kind, reply: Option<oneshot::Send
 async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>) -> Option<Reply> {
     loop {
         let made = match &kind {
-            Kind::Request(Request::AcceptLoss { target }, peer) => accept_loss(shared, target, peer).await,
-            Kind::Request(Request::Takeover { target, from }, peer) => {
+            Kind::Request(Request::AcceptLoss { target }, peer, manner) => {
+                accept_loss(shared, target, peer, manner).await
+            }
+            Kind::Request(Request::Takeover { target, from }, peer, _) => {
                 takeover::take_over(shared, (target, from.as_deref()), peer, &mut later).await
             }
             _ => make(shared, &kind, &mut later).await,
@@ -155,11 +158,14 @@ pub(super) async fn make(
 }
 
 /// Accepts a loss of writes when the disks have reported all of it.
-async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Option<Reply>, Refused> {
+async fn accept_loss(shared: &Shared, target: &str, peer: &Peer, manner: &Manner) -> Result<Option<Reply>, Refused> {
     let query = apply::loss_query(&shared.in_force.borrow().server, target).map_err(Refused::Reply)?;
     let paths = query.paths();
     shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await?;
     let in_force = shared.in_force.borrow();
+    if manner.is_dry_run {
+        return Ok(Some(apply::preview_of_loss(&in_force.server, target)));
+    }
     let reply = apply::accept_loss(&in_force.server, target, peer.clone());
     if reply.ok {
         let request = Request::AcceptLoss { target: target.to_owned() };
@@ -276,7 +282,8 @@ impl Draft {
                 .map_err(Refused::File)?,
             Kind::Retry(name) => Proposal::retry(Arc::clone(server.host()), state.saved.clone(), name.clone()),
             Kind::Expiry(names) => expiry::propose(state, names).map_err(Refused::File)?,
-            Kind::Request(request, peer) => {
+            Kind::Request(request, peer, manner) => {
+                apply::is_current(state, request, manner).map_err(Refused::Reply)?;
                 return apply::propose(server, state, place, (request, peer)).map_err(Refused::Reply);
             }
         };
@@ -356,7 +363,7 @@ impl Draft {
         let ended = audit::gone(&in_force.server, &proposal.gone);
         let (plan, warnings) = effects;
         match kind {
-            Kind::Request(request, peer) => {
+            Kind::Request(request, peer, _) => {
                 let done = (done.unapplied.as_slice(), warnings.as_slice());
                 let author = Author::of(request, peer, &in_force.roles);
                 let (reply, events) =
@@ -484,8 +491,12 @@ fn effects(kind: &Kind, server: &Server, prepared: &Prepared) -> Effects {
 }
 
 impl Ready<'_> {
-    /// Returns what a file would change.
+    /// Returns what a file or a request would change.
     fn planned(&self, kind: &Kind, in_force: &InForce) -> Reply {
+        if let Kind::Request(..) = kind {
+            let warnings = request_sizes::narrowed(in_force.server.host(), self.prepared.host());
+            return Reply::with(&preview(in_force.server.host(), self.prepared.host(), &warnings));
+        }
         let (plan, warnings) = effects(kind, &in_force.server, &self.prepared);
         let overrides = with_file(&self.proposal.saved.overrides, &self.proposal.gone);
         let held = self.draft.all_held(kind, in_force);
@@ -529,7 +540,7 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
     };
     match kind {
         Kind::Start(_) => drop(shared.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
-        Kind::Request(Request::Reset { .. }, _) => {
+        Kind::Request(Request::Reset { .. }, ..) => {
             return failed(&format!(
                 "{error}. Nothing was taken back; `sluice reset` takes changes that `sluice get overrides` lists back by name"
             ));
@@ -557,7 +568,7 @@ impl Kind {
         match self {
             Kind::Start(_) => Purpose::Start,
             // No retry runs beside it.
-            Kind::Request(Request::Takeover { target, .. }, _) if target.contains('/') => {
+            Kind::Request(Request::Takeover { target, .. }, ..) if target.contains('/') => {
                 let (vm, volume) = target.split_once('/').unwrap_or_default();
                 Purpose::Retry(ObjectId::volume(vm, volume))
             }
@@ -575,12 +586,16 @@ impl Kind {
     fn force(&self) -> Force {
         match self {
             Kind::Start(start) => start.force.clone(),
-            Kind::Request(request, _) | Kind::Reload(Some((request, _))) => Force::new(request.force().to_vec()),
+            Kind::Request(request, ..) | Kind::Reload(Some((request, _))) => Force::new(request.force().to_vec()),
             Kind::Reload(None) | Kind::Retry(_) | Kind::Expiry(_) => Force::default(),
         }
     }
 
     fn is_dry_run(&self) -> bool {
-        matches!(self, Kind::Reload(Some((Request::Apply { dry_run: true, .. }, _))))
+        match self {
+            Kind::Reload(Some((Request::Apply { dry_run, .. }, _))) => *dry_run,
+            Kind::Request(_, _, manner) => manner.is_dry_run,
+            _ => false,
+        }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Read {
 /// Reads the host file again, on a helper thread; another one for a request that only asks what that would change.
 pub(super) async fn read_again(shared: &Shared, asked: Option<&Request>) -> Result<Read, Refused> {
     let named = match asked {
-        Some(Request::Apply { file, dry_run, .. }) => Some((file.clone(), *dry_run)),
+        Some(Request::Apply { file: Some(file), dry_run, .. }) => Some((file.clone(), *dry_run)),
         _ => None,
     };
     let (file, group) = (shared.file.clone(), shared.in_force.borrow().roles.group);

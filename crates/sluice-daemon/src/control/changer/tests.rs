@@ -4,7 +4,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sluice_api::request::{How, Term};
 use tempfile::TempDir;
 
-use super::super::socket::Peer;
+use super::super::socket::{Manner, Peer};
 use super::*;
 use crate::events::Events;
 use crate::server::Force;
@@ -68,7 +68,10 @@ async fn a_panic_of_a_change_ends_the_thread() {
     let (reply, answer) = oneshot::channel();
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
     let (events, running) = running(shared);
-    events.send(Event::Change(Asked { request: Request::Status, peer, reply })).ok().unwrap();
+    events
+        .send(Event::Change(Asked { request: Request::Status, peer, manner: Manner::default(), reply }))
+        .ok()
+        .unwrap();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
     assert!(running.join().is_err() && answer.await.is_err());
 }
@@ -93,9 +96,9 @@ async fn a_later_reload_replaces_one_that_waits_for_its_file() {
     mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let (events, _) = running(shared);
     let (reply, answer) = oneshot::channel();
-    let request = Request::Apply { file: file.clone(), dry_run: false, force: Vec::new(), reason: None };
+    let request = Request::Apply { file: Some(file.clone()), dry_run: false, force: Vec::new(), reason: None };
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
-    events.send(Event::Change(Asked { request, peer, reply })).ok().unwrap();
+    events.send(Event::Change(Asked { request, peer, manner: Manner::default(), reply })).ok().unwrap();
     events.send(Event::Reload).ok().unwrap();
     assert!(answer.await.unwrap().error.unwrap().contains("A later reload has replaced this one"));
     // Neither of them keeps the thread from its end.
@@ -115,7 +118,7 @@ fn persisted(target: &str) -> (Asked, oneshot::Receiver<Reply>) {
         how: How { term: Term::Persist, ..How::default() },
     };
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
-    (Asked { request, peer, reply }, answer)
+    (Asked { request, peer, manner: Manner::default(), reply }, answer)
 }
 
 const VM_ON_A_DEAD_DEVICE: &str = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n[vm.v]\n[vm.v.volume.root]\n\

@@ -1,129 +1,225 @@
-//! Routes that change. Each resource is a line in [`routes`].
+//! Routes that change. Each is a line in [`routes`].
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Extension, Path, Query};
-use axum::routing::{patch, post};
-use axum::{Json, Router};
-use serde::Deserialize;
-use serde_json::Value;
-use sluice_api::request::{How, Names, Request, Term};
+use axum::extract::Extension;
+use axum::http::HeaderMap;
+use axum::http::header::IF_MATCH;
+use sluice_api::body::{Apply, Attach, Detach, Reset, Resize, Set, TakeFrom, TestOf};
+use sluice_api::change::{Plan, Takeover};
+use sluice_api::list::TestAlerts;
+use sluice_api::request::{Names, Request};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::extract::{Json, Nothing, Path, Query, Tried};
 use super::problem::{Failed, Kind};
-use super::reads::Parameters;
-use super::{Asking, Client, InVm};
+use super::{Asking, Changed, Client, Outcome};
+use crate::control::socket::Manner;
 
-type Body<T> = Result<Json<T>, JsonRejection>;
-type Changed = Result<Json<Value>, Failed>;
-
-pub(super) fn routes() -> Router {
-    Router::new()
-        .route("/v1/vms/{vm}", patch(set_vm).delete(detach_vm))
-        .route("/v1/volumes/{vm}/{volume}", patch(set_volume).post(attach).delete(detach))
-        .route("/v1/volumes/{vm}/{volume}/accept-loss", post(accept_loss))
-        .route("/v1/overrides/reset", post(reset))
+pub(super) fn routes() -> OpenApiRouter {
+    OpenApiRouter::new()
+        .routes(routes!(set_vm, detach_vm))
+        .routes(routes!(set_volume, attach, detach))
+        .routes(routes!(set_nic))
+        .routes(routes!(set_policy))
+        .routes(routes!(resize))
+        .routes(routes!(accept_loss_of_vm))
+        .routes(routes!(accept_loss))
+        .routes(routes!(take_over))
+        .routes(routes!(reset))
+        .routes(routes!(apply))
+        .routes(routes!(test_alerts))
 }
 
-/// Keys of a VM or volume that change.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Set {
-    /// As in the host file.
-    keys: toml::Table,
-    /// Names of changes that it takes back in the same step.
-    reset: Vec<String>,
-    /// Its end, in seconds since 1970.
-    until: Option<u64>,
-    /// Whether it goes into a drop-in.
-    persist: bool,
-    reason: Option<String>,
-    /// Objects that may be closed or changed although they are in use.
-    force: Vec<String>,
+/// How a change is made, of its header and its parameters.
+fn manner(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
+    let version = headers.get(IF_MATCH).map(|version| match version.to_str().map(str::trim) {
+        Ok("*") => Ok(None),
+        Ok(version) => match version.strip_prefix('"').and_then(|version| version.strip_suffix('"')) {
+            Some(one) if !one.contains('"') => Ok(Some(one.to_owned())),
+            _ => Err(Kind::Invalid.with("If-Match is one version in quotes, as the ETag of its keys states it")),
+        },
+        Err(_) => Err(Kind::Invalid.with("If-Match is not text")),
+    });
+    Ok(Manner { is_dry_run: tried.dry_run, only_if: version.transpose()?.flatten() })
 }
 
-/// A volume, and its VM if that is new. As [`Set`].
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Attach {
-    keys: toml::Table,
-    vm: toml::Table,
-    until: Option<u64>,
-    persist: bool,
-    reason: Option<String>,
-    force: Vec<String>,
+async fn set(client: &Client, target: String, manner: Manner, body: Set) -> Changed {
+    let how = body.how()?;
+    let Set { keys, reset, .. } = body;
+    client.change(Request::Set { target, keys, reset, how }, manner).await
 }
 
-/// Changes that are taken back.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Reset {
-    /// Their names; without one all.
-    reset: Vec<String>,
-    reason: Option<String>,
-    force: Vec<String>,
+/// Change keys of a VM, or of all VMs that a pattern with `*` matches
+#[utoipa::path(patch, path = "/v1/vms/{vm}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn set_vm(
+    Extension(client): Asking,
+    Path(vm): Path<String>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Set>,
+) -> Changed {
+    set(&client, vm, manner(&headers, &tried)?, body).await
 }
 
-/// Parameters of a detach, which has no body.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Detach {
-    reason: Option<String>,
-    /// With commas between them.
-    force: Option<String>,
+/// Change keys of a volume, or of all volumes that a pattern with `*` matches
+#[utoipa::path(patch, path = "/v1/volumes/{vm}/{volume}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn set_volume(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Set>,
+) -> Changed {
+    set(&client, format!("{vm}/{volume}"), manner(&headers, &tried)?, body).await
 }
 
-fn how(until: Option<u64>, persist: bool, reason: Option<String>, force: Vec<String>) -> Result<How, Failed> {
-    let term = match (until, persist) {
-        (Some(_), true) => {
-            return Err(Kind::Invalid.with("until and persist: a drop-in has no end, state one of them").into());
-        }
-        (Some(until), false) => Term::Until(until),
-        (None, true) => Term::Persist,
-        (None, false) => Term::Always,
-    };
-    Ok(How { term, reason, force, permanent: false })
+/// Change keys of a NIC
+#[utoipa::path(patch, path = "/v1/nics/{vm}/{nic}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn set_nic(
+    Extension(client): Asking,
+    Path((vm, nic)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Set>,
+) -> Changed {
+    set(&client, format!("{vm}/nic/{nic}"), manner(&headers, &tried)?, body).await
 }
 
-async fn set(client: &Client, target: String, body: Body<Set>) -> Changed {
-    let Json(Set { keys, reset, until, persist, reason, force }) = body?;
-    let how = how(until, persist, reason, force)?;
-    client.change(Request::Set { target, keys, reset, how }).await
+/// Change keys of a named policy, for all that hold it
+#[utoipa::path(patch, path = "/v1/policies/{policy}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn set_policy(
+    Extension(client): Asking,
+    Path(policy): Path<String>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Set>,
+) -> Changed {
+    set(&client, format!("policy/{policy}"), manner(&headers, &tried)?, body).await
 }
 
-async fn set_vm(Extension(client): Asking, Path(vm): Path<String>, body: Body<Set>) -> Changed {
-    set(&client, vm, body).await
+/// Attach a volume, and its VM if that is new
+#[utoipa::path(post, path = "/v1/volumes/{vm}/{volume}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn attach(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Attach>,
+) -> Changed {
+    let how = body.how()?;
+    let (target, Attach { keys, vm, .. }) = (format!("{vm}/{volume}"), body);
+    client.change(Request::Attach { target, keys, vm, how }, manner(&headers, &tried)?).await
 }
 
-async fn set_volume(Extension(client): Asking, Path((vm, volume)): InVm, body: Body<Set>) -> Changed {
-    set(&client, format!("{vm}/{volume}"), body).await
+async fn remove(client: &Client, target: String, headers: &HeaderMap, asked: Detach) -> Changed {
+    let manner = manner(headers, &Tried { dry_run: asked.dry_run })?;
+    client.change(Request::Detach { target, how: asked.how()? }, manner).await
 }
 
-async fn attach(Extension(client): Asking, Path((vm, volume)): InVm, body: Body<Attach>) -> Changed {
-    let target = format!("{vm}/{volume}");
-    let Json(Attach { keys, vm, until, persist, reason, force }) = body?;
-    let how = how(until, persist, reason, force)?;
-    client.change(Request::Attach { target, keys, vm, how }).await
+/// Detach a VM with its volumes and NICs
+#[utoipa::path(delete, path = "/v1/vms/{vm}", params(Detach), responses((status = 200, body = Outcome)))]
+async fn detach_vm(
+    Extension(client): Asking,
+    Path(vm): Path<String>,
+    Query(asked): Query<Detach>,
+    headers: HeaderMap,
+) -> Changed {
+    remove(&client, vm, &headers, asked).await
 }
 
-async fn remove(client: &Client, target: String, parameters: Parameters<Detach>) -> Changed {
-    let Query(Detach { reason, force }) = parameters?;
-    let force = force.iter().flat_map(|force| force.split(',')).map(str::to_owned).collect();
-    client.change(Request::Detach { target, how: How { reason, force, ..How::default() } }).await
+/// Detach a volume
+#[utoipa::path(delete, path = "/v1/volumes/{vm}/{volume}", params(Detach), responses((status = 200, body = Outcome)))]
+async fn detach(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(asked): Query<Detach>,
+    headers: HeaderMap,
+) -> Changed {
+    remove(&client, format!("{vm}/{volume}"), &headers, asked).await
 }
 
-async fn detach_vm(Extension(client): Asking, Path(target): Path<String>, parameters: Parameters<Detach>) -> Changed {
-    remove(&client, target, parameters).await
+/// Grow a volume
+#[utoipa::path(post, path = "/v1/volumes/{vm}/{volume}/resize", params(Tried), responses((status = 200, body = Outcome)))]
+async fn resize(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Resize>,
+) -> Changed {
+    let how = body.how()?;
+    let request = Request::Resize { target: format!("{vm}/{volume}"), size: body.size, how };
+    client.change(request, manner(&headers, &tried)?).await
 }
 
-async fn detach(Extension(client): Asking, Path((vm, volume)): InVm, parameters: Parameters<Detach>) -> Changed {
-    remove(&client, format!("{vm}/{volume}"), parameters).await
+/// Resume writes of a VM although a failed sync may have lost some
+#[utoipa::path(post, path = "/v1/vms/{vm}/accept-loss", params(Tried), responses((status = 200, body = Outcome)))]
+async fn accept_loss_of_vm(
+    Extension(client): Asking,
+    Path(target): Path<String>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+) -> Changed {
+    client.change(Request::AcceptLoss { target }, manner(&headers, &tried)?).await
 }
 
-async fn accept_loss(Extension(client): Asking, Path((vm, volume)): InVm) -> Changed {
-    client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }).await
+/// Resume writes of a volume although a failed sync may have lost some
+#[utoipa::path(post, path = "/v1/volumes/{vm}/{volume}/accept-loss", params(Tried), responses((status = 200, body = Outcome)))]
+async fn accept_loss(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+) -> Changed {
+    client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }, manner(&headers, &tried)?).await
 }
 
-async fn reset(Extension(client): Asking, body: Body<Reset>) -> Changed {
-    let Json(Reset { reset, reason, force }) = body?;
-    let name = (!reset.is_empty()).then(|| Names::from(reset));
-    client.change(Request::Reset { name, reason, force }).await
+/// Take the lock of a volume's image from the client that has it
+#[utoipa::path(post, path = "/v1/volumes/{vm}/{volume}/lock", responses((status = 200, body = Takeover)))]
+async fn take_over(
+    Extension(client): Asking,
+    Path((vm, volume)): Path<(String, String)>,
+    Query(Nothing {}): Query<Nothing>,
+    Json(TakeFrom { from }): Json<TakeFrom>,
+) -> Result<axum::Json<Takeover>, Failed> {
+    client.get(Request::Takeover { target: format!("{vm}/{volume}"), from: Some(from) }).await.map(axum::Json)
+}
+
+/// Take changes back
+#[utoipa::path(post, path = "/v1/reset", params(Tried), responses((status = 200, body = Outcome)))]
+async fn reset(
+    Extension(client): Asking,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(Reset { reset, reason, force }): Json<Reset>,
+) -> Changed {
+    if reset.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Kind::Invalid
+            .with("reset names no change: leave it out to take all changes back")
+            .at("/reset")
+            .into());
+    }
+    let request = Request::Reset { name: reset.map(Names::from), reason, force };
+    client.change(request, manner(&headers, &tried)?).await
+}
+
+/// Read the host file again, and put it into force
+#[utoipa::path(post, path = "/v1/apply", params(Tried), responses((status = 200, body = Plan)))]
+async fn apply(
+    Extension(client): Asking,
+    Query(Tried { dry_run }): Query<Tried>,
+    Json(Apply { file, reason, force }): Json<Apply>,
+) -> Result<axum::Json<Plan>, Failed> {
+    let file = file.map(Into::into);
+    client.get(Request::Apply { file, dry_run, force, reason }).await.map(axum::Json)
+}
+
+/// Send a test alert, and wait until it has arrived or failed
+#[utoipa::path(post, path = "/v1/alerts/test", responses((status = 200, body = TestAlerts)))]
+async fn test_alerts(
+    Extension(client): Asking,
+    Query(Nothing {}): Query<Nothing>,
+    Json(TestOf { class }): Json<TestOf>,
+) -> Result<axum::Json<TestAlerts>, Failed> {
+    client.get(Request::TestAlert { class }).await.map(axum::Json)
 }

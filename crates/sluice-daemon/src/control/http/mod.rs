@@ -9,11 +9,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `reads` | routes that read |
-//! | `changes` | routes that change |
+//! | `reads`, `past` | routes that read what is so now, and what was |
+//! | `changes`, `once` | routes that change, each once for an idempotency key |
 //! | `stream` | samples and events, sent as they come |
-//! | `page` | parts of lists, and their fields |
-//! | `problem` | errors |
+//! | `extract`, `page`, `problem` | what handlers take from a request, parts of lists, errors |
+//! | `document` | the document of all of it |
 
 use std::io;
 use std::sync::Arc;
@@ -23,24 +23,36 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::Uri;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use hyper::body::Bytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use sluice_api::request::{Reply, Request};
+use sluice_api::change::{self, Preview, Settings};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
 
 mod changes;
+mod document;
+mod extract;
+mod once;
 mod page;
+mod past;
 mod problem;
 mod reads;
 mod stream;
 
+use self::once::Once;
 use self::problem::{Failed, Kind};
-use super::socket::{Asked, Peer, Permit};
+use super::socket::{Asked, Manner, Peer, Permit};
+use super::{Reply, Request};
 
 /// Maximum length of a body, in bytes.
 const BODY_MAX: usize = 64 << 10;
@@ -67,9 +79,27 @@ struct Client {
     asked: mpsc::Sender<Asked>,
 }
 
-/// Arguments of handlers: who asks, and names of a VM and of what is in it.
+/// The argument of handlers that says who asks.
 type Asking = axum::Extension<Client>;
-type InVm = axum::extract::Path<(String, String)>;
+
+/// The answer to a change: of one that was made, or of one that was tried.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum Outcome {
+    Made(Made),
+    Tried(Preview),
+}
+
+/// A change that was made.
+#[derive(Debug, Serialize, ToSchema)]
+struct Made {
+    /// The object before and after it; null for several.
+    before: Option<Settings>,
+    after: Option<Settings>,
+    result: Option<change::Changed>,
+}
+
+type Changed = Result<axum::Json<Outcome>, Failed>;
 
 /// A request of a client that is being answered, until it is dropped.
 struct Answering<'a>(&'a Permit);
@@ -93,17 +123,33 @@ pub(super) fn start(asked: mpsc::Sender<Asked>) -> io::Result<mpsc::Sender<Conne
     Ok(sender)
 }
 
-fn routes() -> Router {
-    Router::new()
+/// Returns the document of the API, as OpenAPI 3.1 has it.
+#[must_use]
+pub fn document() -> String {
+    document::finished(described().into_openapi())
+}
+
+fn described() -> OpenApiRouter {
+    OpenApiRouter::with_openapi(document::common())
         .merge(reads::routes())
+        .merge(past::routes())
         .merge(changes::routes())
         .merge(stream::routes())
+}
+
+fn routes() -> Router {
+    let (routes, document) = described().split_for_parts();
+    let document = Bytes::from(document::finished(document));
+    let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
+    routes
+        .route("/openapi.json", get(answer))
         .fallback(
             |uri: Uri| async move { Failed::from(Kind::NoSuchResource.with(format!("There is no {}", uri.path()))) },
         )
         .method_not_allowed_fallback(|| async {
             Failed::from(Kind::NotAllowed.with("The resource does not have this method"))
         })
+        .layer(from_fn_with_state(Once::default(), once::once))
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
@@ -146,11 +192,11 @@ impl Client {
         Client { permit: None, ..self }
     }
 
-    async fn ask(&self, request: Request) -> Result<super::Reply, Failed> {
+    async fn ask(&self, request: Request, manner: Manner) -> Result<Reply, Failed> {
         let exiting = || Kind::Exiting.with("The daemon is exiting");
         let _answering = self.permit.as_deref().map(Answering::of);
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { request, peer: self.peer.clone(), reply };
+        let asked = Asked { request, peer: self.peer.clone(), manner, reply };
         self.asked.send(asked).await.map_err(|_| exiting())?;
         let reply = answer.await.map_err(|_| exiting())?;
         match reply.code {
@@ -161,13 +207,23 @@ impl Client {
 
     /// Asks, and returns the result.
     async fn get<R: DeserializeOwned + Default>(&self, request: Request) -> Result<R, Failed> {
-        let reply = self.ask(request).await?;
-        Ok(reply.read().map_err(|error| Kind::Internal.with(error.to_string()))?.unwrap_or_default())
+        read(&self.ask(request, Manner::default()).await?)
     }
 
-    /// Makes a change, and returns the target before and after it, and the result.
-    async fn change(&self, request: Request) -> Result<axum::Json<Value>, Failed> {
-        let Reply { before, after, result, .. } = self.ask(request).await?;
-        Ok(axum::Json(json!({ "before": before, "after": after, "result": result })))
+    /// Makes or tries a change.
+    async fn change(&self, request: Request, manner: Manner) -> Changed {
+        let is_dry_run = manner.is_dry_run;
+        let reply = self.ask(request, manner).await?;
+        Ok(axum::Json(match is_dry_run {
+            true => Outcome::Tried(read(&reply)?),
+            false => Outcome::Made(Made { result: read(&reply)?, before: reply.before, after: reply.after }),
+        }))
     }
 }
+
+fn read<R: DeserializeOwned + Default>(reply: &Reply) -> Result<R, Failed> {
+    Ok(reply.read().map_err(|error| Kind::Internal.with(error.to_string()))?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,34 +5,36 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Query};
+use axum::extract::Extension;
 use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use http_body_util::channel::{Channel, Sender};
 use serde::{Deserialize, Serialize};
 use sluice_api::event::Events;
 use sluice_api::request::Request;
 use sluice_api::top::Top;
 use tokio::time::{MissedTickBehavior, interval};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::extract::Query;
 use super::problem::Failed;
-use super::reads::Parameters;
 use super::{Asking, Client};
 
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-pub(super) fn routes() -> Router {
-    Router::new().route("/v1/stream", get(stream))
+pub(super) fn routes() -> OpenApiRouter {
+    OpenApiRouter::new().routes(routes!(stream))
 }
 
 /// What a stream has.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Of {
     /// Only these VMs, with commas between them.
     vms: Option<String>,
@@ -40,8 +42,9 @@ struct Of {
     after: Option<u64>,
 }
 
-async fn stream(Extension(client): Asking, headers: HeaderMap, of: Parameters<Of>) -> Result<Response, Failed> {
-    let Query(of) = of?;
+/// What happens, as server-sent events: `sample` each second, as `/v1/top`, and `event` for what is recorded
+#[utoipa::path(get, path = "/v1/stream", params(Of), responses((status = 200, content_type = "text/event-stream", body = String)))]
+async fn stream(Extension(client): Asking, headers: HeaderMap, Query(of): Query<Of>) -> Result<Response, Failed> {
     // A browser that connects again says what it has.
     let known = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let after = match of.after.or(known) {

@@ -20,8 +20,8 @@ pub(crate) fn run(verb: Verb, format: Format, quiet: bool) -> Result<(), Failure
         },
         Verb::Schema(schema) => {
             let schema = match schema.of {
-                Described::Host => sluice_config::schema(),
                 Described::Scenario => sluice_sim::scenario::file::schema(),
+                Described::Host | Described::Api => unreachable!("`sluice` describes it"),
             };
             output::line(&serde_json::to_string_pretty(&schema)?);
             Ok(())

@@ -1,0 +1,274 @@
+//! The routes, with the client that the command line has.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use sluice_api::call::encoded;
+use sluice_api::http::{Answer, Call, Client as Caller, Failed};
+use sluice_api::list::Step;
+use sluice_api::request::{How, MetricsFormat, Names, Reply, Request, Term};
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+
+use super::super::socket::Connections;
+use super::*;
+use crate::control::Code;
+
+/// A daemon that refuses everything, and tells what it was asked for.
+struct Served {
+    runtime: Runtime,
+    caller: Caller,
+    asked: mpsc::Receiver<Asked>,
+    _folder: tempfile::TempDir,
+}
+
+fn serve() -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let socket: PathBuf = folder.path().join("control");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (sender, asked) = mpsc::channel(16);
+    let listener = runtime.block_on(async { UnixListener::bind(&socket).unwrap() });
+    let (routes, connections) = (routes(), Connections::default());
+    runtime.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
+            let permit = connections.enter(0, true).unwrap();
+            let stream = stream.into_std().unwrap();
+            tokio::spawn(converse(
+                Connection { stream, begin: Vec::new(), peer, permit },
+                routes.clone(),
+                sender.clone(),
+            ));
+        }
+    });
+    Served { runtime, caller: Caller::at(&socket), asked, _folder: folder }
+}
+
+impl Served {
+    /// Sends a request, and returns what the daemon gets.
+    fn gets(&mut self, request: &Request) -> Result<Request, String> {
+        let Served { runtime, caller, asked, .. } = self;
+        runtime.block_on(async {
+            let refused = async {
+                let asked = asked.recv().await.unwrap();
+                let _ = asked.reply.send(Reply::failed(Code::Refused, "no"));
+                asked.request
+            };
+            tokio::select! {
+                biased;
+                got = refused => Ok(got),
+                answered = caller.reply::<Value>(request) => Err(format!("{:?}", answered.unwrap_err())),
+            }
+        })
+    }
+
+    /// Sends a call, and answers what the daemon is asked for with this reply.
+    fn call(
+        &mut self,
+        call: &Call,
+        reply: &Reply<Box<serde_json::value::RawValue>>,
+    ) -> (Result<Answer, Failed>, usize) {
+        let Served { runtime, caller, asked, .. } = self;
+        runtime.block_on(async {
+            let mut number = 0;
+            let answering = async {
+                while let Some(asked) = asked.recv().await {
+                    number += 1;
+                    let _ = asked.reply.send(reply.clone());
+                }
+            };
+            let answer = tokio::select! {
+                answer = caller.ask(call) => answer,
+                () = answering => unreachable!("it is served"),
+            };
+            (answer, number)
+        })
+    }
+}
+
+use serde_json::{Value, json};
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z]{1,3}", "[a-c%?#&+ .*\u{e9}\u{202e}]{1,6}"].prop_filter("it is a name", |name| name != "policy")
+}
+
+fn target() -> impl Strategy<Value = String> {
+    prop_oneof![
+        name(),
+        (name(), name())
+            .prop_filter("a NIC has a name", |(_, name)| name != "nic")
+            .prop_map(|(vm, name)| format!("{vm}/{name}")),
+        (name(), name()).prop_map(|(vm, nic)| format!("{vm}/nic/{nic}")),
+    ]
+}
+
+fn how() -> impl Strategy<Value = How> {
+    let term = prop_oneof![
+        Just(Term::Always),
+        Just(Term::UntilRestart),
+        any::<u32>().prop_map(|seconds| Term::Seconds(seconds.into())),
+        any::<u64>().prop_map(Term::Until),
+        Just(Term::Persist),
+    ];
+    let force = prop::collection::vec(name(), 0..3);
+    (term, prop::option::of(".{0,20}"), force, any::<bool>()).prop_map(|(term, reason, force, permanent)| How {
+        term,
+        reason,
+        force,
+        permanent,
+    })
+}
+
+fn keys() -> impl Strategy<Value = toml::Table> {
+    let value = prop_oneof![
+        any::<i32>().prop_map(|number| toml::Value::Integer(number.into())),
+        any::<bool>().prop_map(toml::Value::Boolean),
+        ".{0,8}".prop_map(toml::Value::String),
+    ];
+    let inner = prop::collection::hash_map("[a-z_]{1,8}", value.clone(), 0..3)
+        .prop_map(|table| toml::Value::Table(table.into_iter().collect()));
+    prop::collection::hash_map("[a-z_]{1,8}", prop_oneof![value, inner], 0..4)
+        .prop_map(|keys| keys.into_iter().collect())
+}
+
+fn requests() -> impl Strategy<Value = Request> {
+    let number = || prop::option::of(any::<u64>());
+    let some = || prop::option::of(name());
+    prop_oneof![
+        (target(), keys(), prop::collection::vec(name(), 0..3), how())
+            .prop_map(|(target, keys, reset, how)| Request::Set { target, keys, reset, how }),
+        (name(), keys(), how()).prop_map(|(policy, keys, how)| Request::Set {
+            target: format!("policy/{policy}"),
+            keys,
+            reset: Vec::new(),
+            how
+        }),
+        (name(), name(), keys(), keys(), how()).prop_map(|(vm, volume, keys, of_vm, how)| Request::Attach {
+            target: format!("{vm}/{volume}"),
+            keys,
+            vm: of_vm,
+            how
+        }),
+        (name(), how()).prop_map(|(target, how)| Request::Detach { target, how }),
+        (name(), name(), how()).prop_map(|(vm, name, how)| Request::Detach { target: format!("{vm}/{name}"), how }),
+        (name(), name(), name(), how()).prop_map(|(vm, name, size, how)| Request::Resize {
+            target: format!("{vm}/{name}"),
+            size,
+            how
+        }),
+        (name(), some()).prop_map(|(vm, from)| Request::Takeover { target: format!("{vm}/v"), from }),
+        name().prop_map(|target| Request::AcceptLoss { target }),
+        (target()).prop_map(|target| Request::Keys { target }),
+        (prop::option::of(prop::collection::vec(name(), 1..3)), some()).prop_map(|(names, reason)| Request::Reset {
+            name: names.map(Names::from),
+            reason,
+            force: Vec::new()
+        }),
+        (some(), any::<bool>(), some()).prop_map(|(file, dry_run, reason)| Request::Apply {
+            file: file.map(Into::into),
+            dry_run,
+            force: Vec::new(),
+            reason
+        }),
+        (number(), number(), number(), some(), some(), some(), prop::option::of(any::<usize>())).prop_map(
+            |(since, until, after, vm, device, kind, limit)| Request::Events {
+                since,
+                until,
+                after,
+                vm,
+                device,
+                kind,
+                limit
+            }
+        ),
+        (name(), some(), prop::option::of(prop::sample::select(Step::ALL.to_vec())), number())
+            .prop_map(|(vm, volume, step, since)| Request::History { vm, volume, step, since, until: None }),
+        (name(), name()).prop_map(|(vm, nic)| Request::History {
+            vm,
+            volume: Some(format!("nic/{nic}")),
+            step: None,
+            since: None,
+            until: None
+        }),
+        (name(), some()).prop_map(|(vm, volume)| Request::Details { vm, volume }),
+        some().prop_map(|class| Request::TestAlert { class }),
+        prop::sample::select(vec![
+            Request::Status,
+            Request::Names,
+            Request::Top,
+            Request::Clients,
+            Request::Policies,
+            Request::GetOverrides,
+            Request::GetHost,
+            Request::Metrics { format: MetricsFormat::OpenMetrics },
+            Request::Metrics { format: MetricsFormat::Prometheus },
+        ]),
+    ]
+}
+
+/// What the command line asks for is what the daemon is asked for, whatever names and words are in it.
+#[test]
+fn every_request_of_the_command_line_has_its_resource() {
+    let mut served = serve();
+    let mut runner = proptest::test_runner::TestRunner::default();
+    let found = core::cell::RefCell::new(&mut served);
+    let tested = runner.run(&requests(), |request| {
+        let got = found.borrow_mut().gets(&request);
+        prop_assert_eq!(got, Ok(request));
+        Ok(())
+    });
+    tested.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn the_committed_document_is_that_of_the_handlers() {
+    let committed = include_str!("../../../../../docs/openapi.json");
+    assert!(committed.trim_end() == document(), "run `cargo xtask manual`");
+}
+
+fn post(key: &str, body: Value) -> Call {
+    Call::send(hyper::Method::POST, format!("/v1/volumes/a/{}", encoded("v")), body).header("idempotency-key", key)
+}
+
+#[test]
+fn a_post_that_is_repeated_with_its_key_is_made_once() {
+    let mut served = serve();
+    let done = Reply::with(&change::Changed::default());
+    let (first, asked) = served.call(&post("one", json!({ "reason": "x" })), &done);
+    assert_eq!(asked, 1);
+    let (again, asked) = served.call(&post("one", json!({ "reason": "x" })), &done);
+    assert_eq!((first.unwrap().body, 0), (again.unwrap().body, asked), "the answer of the first one");
+    let (other, asked) = served.call(&post("one", json!({ "reason": "y" })), &done);
+    let Err(Failed::Refused(problem)) = other else { panic!("{other:?}") };
+    assert_eq!((problem.code.as_str(), asked), ("other-request", 0));
+    assert_eq!(served.call(&post("two", json!({ "reason": "x" })), &done).1, 1);
+    // One that was refused has changed nothing.
+    let refused = Reply::failed(Code::Refused, "no");
+    assert!(served.call(&post("three", json!({})), &refused).0.is_err());
+    assert_eq!(served.call(&post("three", json!({})), &done).1, 1);
+}
+
+#[test]
+fn a_post_whose_client_goes_is_made_and_its_answer_is_kept() {
+    let Served { runtime, caller, mut asked, _folder } = serve();
+    let done = Reply::with(&change::Changed::default());
+    runtime.block_on(async {
+        let call = post("gone", json!({}));
+        let taken = tokio::select! {
+            answer = caller.ask(&call) => panic!("{answer:?}"),
+            taken = asked.recv() => taken.unwrap(),
+        };
+        // The client has gone, and asks again before there is an answer.
+        let Err(Failed::Refused(problem)) = caller.ask(&call).await else { panic!("it is not done") };
+        assert_eq!(problem.code, "in-progress");
+        taken.reply.send(done).unwrap();
+        let answer = loop {
+            match caller.ask(&call).await {
+                Err(Failed::Refused(problem)) if problem.code == "in-progress" => tokio::task::yield_now().await,
+                answer => break answer.unwrap(),
+            }
+        };
+        assert!(!answer.body.is_empty() && asked.try_recv().is_err(), "it was made once");
+    });
+}
