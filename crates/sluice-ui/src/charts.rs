@@ -109,6 +109,20 @@ fn curve_name(vm: &Vm) -> String {
     format!("v/{}/{}/curve", vm.vm, vm.device)
 }
 
+/// Pixels of a chart of seconds are longer than a second: changes that are nearer have one mark.
+const MARK_SECONDS: u64 = 15;
+
+/// Returns the moments of changes that get a mark of their own.
+pub(crate) fn marks(times: impl Iterator<Item = u64>, now: u64) -> Vec<u64> {
+    let mut marks: Vec<u64> = Vec::new();
+    for time in times.filter(|time| time + SECONDS > now) {
+        if marks.last().is_none_or(|last| last + MARK_SECONDS <= time) {
+            marks.push(time);
+        }
+    }
+    marks
+}
+
 /// The rate of a VM in its band over the last 15 minutes. `marks`: when something of it was changed.
 pub(crate) fn rates(vm: &Vm, seconds: &[Point], now: u64, marks: &[u64]) -> ChartView {
     let unit = RateUnit::of(&vm.now);

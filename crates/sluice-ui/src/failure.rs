@@ -54,7 +54,9 @@ impl From<Failed> for Failure {
             Failed::Refused(problem) => {
                 let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
                 let title = if problem.title.is_empty() { "The daemon refuses the request" } else { &problem.title };
-                Failure::new(status, title, problem.detail.clone())
+                // The host file's check begins so.
+                let detail = problem.detail.strip_prefix("error: ").unwrap_or(&problem.detail);
+                Failure::new(status, title, detail)
             }
         }
     }

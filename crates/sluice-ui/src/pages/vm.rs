@@ -165,8 +165,7 @@ fn of_device<'a>(history: &'a History, device: &str) -> Option<&'a DeviceHistory
 fn charts(vms: &[&top::Vm], asked: &Asked) -> Vec<ChartView> {
     let now = asked.top.time;
     let is_change = |event: &&Event| matches!(event.kind, EventKind::Changed | EventKind::Reset | EventKind::Expired);
-    let marks: Vec<u64> = asked.events.iter().filter(is_change).map(|event| event.time).collect();
-    let marks: Vec<u64> = marks.into_iter().filter(|time| *time + SECONDS > now).collect();
+    let marks = charts::marks(asked.events.iter().filter(is_change).map(|event| event.time), now);
     let none: &[Point] = &[];
     let mut all = Vec::new();
     for vm in vms {
