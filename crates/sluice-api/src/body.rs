@@ -57,7 +57,7 @@ macro_rules! lasting {
             ///
             /// # Errors
             /// It states more than one end.
-            pub fn how(&self) -> Result<How, Problem> {
+            pub fn how(&self) -> Result<How, Box<Problem>> {
                 let $name { until, seconds, until_restart, persist, permanent, reason, force, .. } = self.clone();
                 let ends = [
                     until.map(Term::Until),
@@ -69,7 +69,7 @@ macro_rules! lasting {
                 let term = ends.next().unwrap_or_default();
                 if ends.next().is_some() {
                     let error = "until, seconds, until_restart and persist exclude each other: state one of them";
-                    return Err(Kind::Invalid.with(error));
+                    return Err(Kind::Invalid.with(error).into());
                 }
                 Ok(How { term, reason, force: Force::list(force), permanent })
             }

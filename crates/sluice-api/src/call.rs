@@ -83,6 +83,7 @@ impl Request {
             Request::Details { vm, volume: None } => path_of(vm),
             Request::Details { vm, volume: Some(volume) } => path_of(&format!("{vm}/{volume}")),
             Request::Keys { target } => path_of(target) + "/keys",
+            Request::Why { vm, since } => with_query("/v1/why".to_owned(), &json!({ "vm": vm, "since": since })),
             Request::Takeover { target, from: None } => path_of(target) + "/lock",
             Request::Metrics { format: MetricsFormat::Prometheus } => return Some(("/metrics".to_owned(), PROMETHEUS)),
             Request::Metrics { format: MetricsFormat::OpenMetrics } => {

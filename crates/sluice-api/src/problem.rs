@@ -19,9 +19,32 @@ pub struct Problem {
     pub code: String,
     /// What is wrong, and what to change.
     pub detail: String,
+    /// What is wrong in the body or in a host file, one by one, if it is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<Fault>,
+    /// The same for a terminal, with the lines of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Fault {
+    pub detail: String,
+    /// The remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// The key of the body that is wrong, as a JSON pointer (RFC 6901).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
+    /// The file that is wrong, with line and column from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
 }
 
 /// Defines [`Kind`] from the list: variant, HTTP status, code, what has happened.
@@ -72,7 +95,8 @@ impl Kind {
             status,
             code,
             detail: detail.into(),
-            pointer: None,
+            errors: Vec::new(),
+            text: None,
         }
     }
 }
@@ -93,8 +117,19 @@ impl From<Code> for Kind {
 impl Problem {
     /// The same, about this key of the body.
     #[must_use]
-    pub fn at(self, pointer: impl Into<String>) -> Problem {
-        Problem { pointer: Some(pointer.into()), ..self }
+    pub fn at(self, pointer: &str) -> Problem {
+        let fault = Fault { detail: self.detail.clone(), pointer: Some(pointer.to_owned()), ..Fault::default() };
+        Problem { errors: vec![fault], ..self }
+    }
+
+    /// The same, with what is wrong one by one.
+    #[must_use]
+    pub fn of(self, errors: Vec<Fault>) -> Problem {
+        if errors.is_empty() {
+            return self;
+        }
+        let detail = errors.iter().map(|fault| fault.detail.as_str()).collect::<Vec<_>>().join("; ");
+        Problem { errors, text: Some(self.detail), detail, ..self }
     }
 
     /// Its kind; `None` for one of a newer daemon.

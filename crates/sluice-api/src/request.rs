@@ -8,6 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::change::Settings;
 use crate::list::Step;
+use crate::problem::Fault;
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,6 +83,13 @@ pub enum Request {
         vm: String,
         #[serde(default)]
         volume: Option<String>,
+    },
+    /// Why a VM gets what it gets, and what broke its promises since then.
+    Why {
+        vm: String,
+        /// Seconds since 1970; without it an hour ago.
+        #[serde(default)]
+        since: Option<u64>,
     },
     /// Lists the clients.
     Clients,
@@ -220,6 +228,7 @@ impl Request {
                 | Request::Names
                 | Request::Top
                 | Request::Details { .. }
+                | Request::Why { .. }
                 | Request::Clients
                 | Request::Policies
                 | Request::Metrics { .. }
@@ -291,6 +300,9 @@ pub struct Reply<R> {
     pub code: Option<Code>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What is wrong with what was asked for, one by one, if it is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
     /// What was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
@@ -326,7 +338,7 @@ impl<R> Reply<R> {
     /// A change of one object.
     #[must_use]
     pub fn changed(before: Option<Settings>, after: Option<Settings>) -> Reply<R> {
-        Reply { ok: true, code: None, error: None, result: None, before, after }
+        Reply { ok: true, code: None, error: None, faults: Vec::new(), result: None, before, after }
     }
 
     #[must_use]

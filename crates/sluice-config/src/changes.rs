@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnostics::Report;
 use crate::dropins::read_text;
-use crate::source::Sources;
+use crate::source::{CHANGE_OF, Sources};
 use crate::tree::Table;
 
 /// Object of a change: `VM`, `VM/VOLUME` or `VM/nic/NIC`.
@@ -259,7 +259,7 @@ impl Step {
                 let under =
                     |table, key: &&str| toml::Table::from_iter([((*key).to_owned(), toml::Value::Table(table))]);
                 let text = target.path().iter().rev().fold(keys.clone(), under).to_string();
-                tree.merge(read_text(&format!("change of {target}"), text, sources, report));
+                tree.merge(read_text(&format!("{CHANGE_OF}{target}"), text, sources, report));
             }
         }
     }

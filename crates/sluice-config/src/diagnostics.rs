@@ -59,6 +59,9 @@ pub struct Diagnostic {
     /// Position of the caret under the excerpt, in characters from 0.
     #[serde(skip)]
     pub caret: u32,
+    /// Of a change made at run time, the path of the key in the host file.
+    #[serde(skip)]
+    pub key: Vec<String>,
 }
 
 /// All errors and warnings of a rejected host file, in the order of the files.
@@ -209,7 +212,8 @@ fn diagnostic(sources: &Sources, span: Span, message: String, verdict: Verdict) 
     let Verdict { severity, hint } = verdict;
     let file = printable(sources.name(span));
     let Position { line, column, length, excerpt, caret } = sources.position(span).unwrap_or_default();
-    Diagnostic { severity, file, line, column, length, message, hint, excerpt, caret }
+    let key = sources.key_of_change(span);
+    Diagnostic { severity, file, line, column, length, message, hint, excerpt, caret, key }
 }
 
 /// Text of a file as it may be shown on a terminal: without control characters, and of limited length.

@@ -36,6 +36,9 @@ struct Source {
     line_starts: Vec<usize>,
 }
 
+/// First words of the names of the texts of changes made at run time.
+pub(crate) const CHANGE_OF: &str = "change of ";
+
 /// Maximum length of a line that is shown.
 const EXCERPT_CHARS_MAX: usize = 160;
 
@@ -84,6 +87,27 @@ impl Sources {
 
     pub fn name(&self, span: Span) -> &str {
         &self.0[span.file as usize].name
+    }
+
+    /// The path of the key at which a span of a change begins; empty for one of a file. The text of a change is one that this crate has written:
+    /// a key with its value on each line, after the name of its table.
+    pub fn key_of_change(&self, span: Span) -> Vec<String> {
+        let source = &self.0[span.file as usize];
+        let parts = |names: &str| names.split('.').map(|name| name.trim_matches('"').to_owned()).collect::<Vec<_>>();
+        let (Some(position), true) = (self.position(span), source.name.starts_with(CHANGE_OF)) else {
+            return Vec::new();
+        };
+        let mut key = Vec::new();
+        for line in source.text.lines().take(position.line as usize) {
+            if let Some(table) = line.strip_prefix('[') {
+                key = parts(table.trim_end_matches(']'));
+            }
+        }
+        let line = source.text.lines().nth((position.line - 1) as usize).unwrap_or_default();
+        key.extend(
+            line.split_once(" = ").filter(|_| !line.starts_with('[')).map(|(name, _)| parts(name)).unwrap_or_default(),
+        );
+        key
     }
 
     pub fn text(&self, file: u32) -> &str {

@@ -21,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub mod control;
 pub mod events;
+pub mod explain;
 pub mod failure;
 pub mod findings;
 pub mod jail;

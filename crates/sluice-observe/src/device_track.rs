@@ -363,10 +363,10 @@ impl DeviceTrack {
         self.last.iter().flat_map(move |last| last.vms.iter().filter_map(move |vm| of(last, vm)))
     }
 
-    pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<(Vm, Histograms)> {
+    pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<(Vm, Option<Histograms>)> {
         let (last, track) = (self.last.as_ref()?, self.vms.get(vm)?);
         let status = track.status(last, last.vm(vm)?, second, self.down.broken().is_none());
-        Some((status, track.histograms(volume)?))
+        Some((status, track.histograms(volume)))
     }
 
     /// The counters, without a copy of them.

@@ -93,9 +93,10 @@ impl Observer {
         self.devices.values().flat_map(|track| track.glance(self.second.unwrap_or(0)))
     }
 
-    /// The current state of a VM on one device, and the times of its requests or of those of one of its volumes.
+    /// The current state of a VM on one device, and the times of its requests or of those of one of its volumes, unless the volume is counted with
+    /// its VM.
     #[must_use]
-    pub fn details(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<(Vm, Histograms)> {
+    pub fn details(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<(Vm, Option<Histograms>)> {
         self.devices.get(device)?.details(vm, volume, self.second.unwrap_or(0))
     }
 

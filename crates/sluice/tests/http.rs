@@ -79,10 +79,25 @@ fn what_the_command_line_shows_is_read_over_http() {
     assert_eq!(get(&place, "/v1/vms?fields=vm&cursor=a%20disk")["items"], json!([{ "vm": "b" }]));
     assert_eq!(get(&place, "/v1/volumes/b/v?fields=volume"), json!({ "volume": "v" }));
     assert_eq!(get(&place, "/v1/devices/disk")["health"], "serving");
+    assert_eq!(get(&place, "/v1/devices?fields=device,pool")["items"], json!([{ "device": "disk" }]), "it has no pool");
     for empty in ["nics", "uplinks", "pools", "policies", "overrides"] {
         assert_eq!(get(&place, &format!("/v1/{empty}")), json!({ "items": [], "total": 0 }), "{empty}");
     }
-    assert!(get(&place, "/v1/events")["events"].is_array());
+    assert_eq!(get(&place, "/v1/clients/a/v")["items"], json!([]));
+    let why: Value = serde_json::from_str(&cli(&place, &["why", "a"]).ok()).unwrap();
+    let told = get(&place, "/v1/why?vm=a");
+    assert_eq!(
+        (&told["vm"], &told["causes"], &told["now"][0]["policy"]),
+        (&why["vm"], &why["causes"], &why["now"][0]["policy"])
+    );
+    let started = get(&place, "/v1/events")["events"][0].clone();
+    assert_eq!(get(&place, &format!("/v1/events/{}", started["id"])), started);
+    assert_eq!(get(&place, "/openapi.json")["openapi"], "3.1.0");
+    let metrics = run(tool("curl", "curl")
+        .args(["--silent", "--unix-socket"])
+        .arg(place.socket("control"))
+        .arg("http://s/metrics"));
+    assert!(metrics.ok().contains("sluice_build_info"));
     assert_eq!(get(&place, "/v1/history/a?step=minute")["vm"], "a");
     assert_eq!(get(&place, "/v1/history/a/v")["volume"], "v");
 }
@@ -93,21 +108,39 @@ fn what_is_wrong_with_a_request_is_said_as_a_problem() {
     let _daemon = Daemon::serve(&place, &host(&place));
     let get = |path: &str| curl(&place, path, &[]);
     refused(get("/v1/vm"), 404, "no-such-resource", "/v1/vm");
-    refused(get("/v1/vms/c"), 404, "not-found", "There is no VM c");
-    refused(get("/v1/volumes/a/w"), 404, "not-found", "a/w");
+    refused(get("/v1/vms/c"), 404, "not-found", "There is no VM, volume or NIC c");
+    refused(get("/v1/volumes/a/w"), 404, "not-found", "w");
+    for (path, words) in [
+        ("devices/ssd", "device ssd"),
+        ("policies/gold", "policy gold"),
+        ("overrides/a/limit", "a/limit"),
+        ("events/999", "event 999"),
+        ("why?vm=c", "no VM c"),
+        ("vms/c/keys", "no c"),
+        ("pools/disk", "pool of device disk"),
+    ] {
+        refused(get(&format!("/v1/{path}")), 404, "not-found", words);
+    }
+    refused(get("/v1/history/a?step=hour"), 400, "invalid", "second, minute");
     refused(get("/v1/vms?feilds=vm"), 400, "invalid", "feilds");
     refused(get("/v1/vms?fields=vm,wieght"), 400, "invalid", "wieght");
     refused(get("/v1/vms?limit=0"), 400, "invalid", "from 1 to");
     refused(send(&place, "PUT", "/v1/vms/a", &json!({})), 405, "method-not-allowed", "method");
     let patch = |body: &Value| send(&place, "PATCH", "/v1/vms/a", body);
     refused(patch(&json!({ "keys": { "wieght": 5 } })), 400, "invalid", "wieght");
+    let several = patch(&json!({ "keys": { "limit": "5", "latency": { "p98": "5ms" } } })).body;
+    let errors: Vec<_> =
+        several["errors"].as_array().unwrap().iter().map(|one| (&one["pointer"], &one["hint"])).collect();
+    let told =
+        |pointer: &str, hint: &str| errors.iter().any(|one| one.0 == pointer && one.1.as_str().unwrap().contains(hint));
+    assert!(told("/keys/limit", "5 iops") && told("/keys/latency/p98", "did you mean 'p99'?"), "{several}");
     refused(patch(&json!({ "key": {} })), 400, "invalid", "key");
     refused(patch(&json!({ "keys": { "reservation": "5000 iops" } })), 400, "invalid", "5000 iops");
     let _client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
     refused(curl(&place, "/v1/volumes/a/v", &["--request", "DELETE"]), 409, "refused", "a/v");
     refused(send(&place, "POST", "/v1/reset", &json!({ "until": 5 })), 400, "invalid", "until");
     refused(curl(&place, "/v1/volumes/a/v?forse=a/v", &["--request", "DELETE"]), 400, "invalid", "forse");
-    refused(patch(&json!({ "keys": {}, "until": 1, "persist": true })), 400, "invalid", "until and persist");
+    refused(patch(&json!({ "keys": {}, "until": 1, "persist": true })), 400, "invalid", "until, seconds");
     refused(patch(&json!({ "reason": "x".repeat(70_000) })), 413, "too-large", "limit");
     let plain = curl(&place, "/v1/vms/a", &["--request", "PATCH", "--data", "{}"]);
     refused(plain, 415, "no-json", "application/json");
@@ -145,6 +178,57 @@ fn a_change_over_http_is_in_force_and_is_taken_back() {
     client.write(0, &[1; 4096]).unwrap();
     assert_eq!(curl(&place, "/v1/volumes/c/w?force=c/w&reason=moved", &["--request", "DELETE"]).status, 200);
     refused(curl(&place, "/v1/volumes/c/w", &[]), 404, "not-found", "c/w");
+}
+
+#[test]
+fn a_change_is_tried_first_and_made_only_for_the_version_that_was_read() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let patch = |path: &str, body: &Value| send(&place, "PATCH", path, body);
+    let more = json!({ "keys": { "reservation": "300 iops" } });
+    let tried = patch("/v1/vms/a?dry_run=1", &more);
+    assert_eq!((tried.status, &tried.body["changes"][0]["after"]), (200, &json!("300")), "{}", tried.body);
+    let parts: Vec<_> = tried.body["parts"].as_array().unwrap().iter().map(|part| &part["text"]).collect();
+    let told = [
+        "a reserves 30 % of disk, was 10 %; spare for a on disk: 467 iops, was 600",
+        "spare for b on disk: 233 iops, was 300",
+    ];
+    assert_eq!(parts, told);
+    refused(
+        patch("/v1/vms/a?dry_run=1", &json!({ "keys": { "reservation": "5000 iops" } })),
+        400,
+        "invalid",
+        "5000 iops",
+    );
+    refused(patch("/v1/vms/a?dry_run=yes", &more), 400, "invalid", "'yes' is neither 1 nor 0");
+    let client = Raw::open(&place.volume_socket("a", "v"), "a/v").unwrap();
+    let delete = |query: &str| curl(&place, &format!("/v1/volumes/a/v{query}"), &["--request", "DELETE"]);
+    refused(delete("?dry_run=1"), 409, "refused", "a/v");
+    drop(client);
+    assert_eq!(delete("?dry_run=1&force=a/v").body["changes"][0]["effect"], "will be closed");
+    assert_eq!(send(&place, "POST", "/v1/apply?dry_run=1", &json!({})).body["changes"], json!([]));
+    assert_eq!(get(&place, "/v1/vms/a")["items"][0]["policy"]["reservation_iops"], 100.0, "it was only tried");
+    assert_eq!(get(&place, "/v1/overrides")["total"], 0);
+    // Two people have read the same version.
+    let read = get(&place, "/v1/vms/a/keys");
+    assert_eq!(read["keys"], json!({ "reservation": "100 iops" }));
+    let version = format!("if-match: \"{}\"", read["version"].as_str().unwrap());
+    let change = |method: &str, path: &str, body: &str| {
+        curl(
+            &place,
+            path,
+            &["--request", method, "--header", &version, "--header", "content-type: application/json", "--data", body],
+        )
+    };
+    assert_eq!(change("PATCH", "/v1/vms/a", &more.to_string()).status, 200);
+    let late = |method: &str, path: &str| {
+        refused(change(method, path, "{\"keys\":{\"weight\":5}}"), 412, "changed", "a has changed")
+    };
+    late("PATCH", "/v1/vms/a");
+    late("PATCH", "/v1/vms/a?dry_run=1");
+    late("DELETE", "/v1/vms/a");
+    assert_eq!(get(&place, "/v1/vms/a/keys")["keys"], json!({ "reservation": "300 iops" }));
+    assert_eq!(cli(&place, &["get", "overrides"]).ok().matches("\"name\"").count(), 1);
 }
 
 #[test]

@@ -12,11 +12,11 @@ use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
 use sluice_api::request::{Names, Term};
 use sluice_config::changes::{Object, Target, is_pattern};
-use sluice_config::{Files, Host};
+use sluice_config::{Diagnostics, Files, Host};
 use sluice_sched::Bytes;
 
 use super::audit::{self, Author};
-use super::describe::{describe, difference};
+use super::describe::{describe, difference, fault};
 use super::overdue::Overdue;
 use super::socket::{Manner, Peer};
 use super::target::{has, known, matching, refuse_held};
@@ -149,7 +149,7 @@ pub fn propose(
     };
     let Draft { saved, parts, origin, .. } = draft;
     let host = state.files.changed(&saved.overrides.changes());
-    let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.without_warnings().to_string()))?);
+    let host = Arc::new(host.map_err(|found| invalid(request, &found))?);
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
     let before = targets.list().iter().map(|target| describe(server, target)).collect();
     let holds = undo::holds(request, lasts, (&state.saved.overrides, &saved.overrides));
@@ -159,6 +159,15 @@ pub fn propose(
     };
     let asked = Asked { targets, before, unnamed, what, origin, holds };
     Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(asked) })
+}
+
+/// The reply to a request with which no host file could be valid.
+fn invalid(request: &Request, found: &Diagnostics) -> Reply {
+    let found = found.without_warnings();
+    let object = request.target().and_then(|target| target.parse::<Object>().ok());
+    let path = object.as_ref().map_or_else(Vec::new, Object::path);
+    let faults = found.0.iter().map(|one| fault(one, &path)).collect();
+    Reply { faults, ..Reply::failed(Code::Invalid, found.to_string()) }
 }
 
 /// Returns the VMs and volumes of which changes are taken back, as they are now; of many the first, which have events.

@@ -68,7 +68,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_secs(3600);
 
 enum Event {
-    Change(Asked),
+    Change(Box<Asked>),
     Reload,
     Report,
     /// Asks whether this thread and the device threads respond. A thread or a disk that does nothing for this time is reported.
@@ -116,7 +116,7 @@ impl Changer {
 
     /// Queues a request of the control socket. Its reply is sent back to the client.
     pub fn change(&self, asked: Asked) {
-        let _ = self.events.send(Event::Change(asked));
+        let _ = self.events.send(Event::Change(Box::new(asked)));
     }
 
     /// Reads the file again and applies it.
@@ -243,7 +243,7 @@ fn expire(shared: &Rc<Shared>) {
 
 fn take(shared: &Rc<Shared>, event: Event, format: Format) {
     match event {
-        Event::Change(asked) => request(shared, asked),
+        Event::Change(asked) => request(shared, *asked),
         Event::Reload => change::begin(shared, Kind::Reload(None), None),
         Event::Report => {
             let server = &shared.in_force.borrow().server;

@@ -4,8 +4,9 @@ use serde_json::Value;
 use sluice_api::change::{NicSettings, Settings, VmSettings, VolumeSettings};
 use sluice_api::fields;
 use sluice_api::policy::NetPolicy as Net;
+use sluice_api::problem::Fault;
 use sluice_config::changes::Target;
-use sluice_config::{ListenAddress, NetPolicy, Nic, NicAccess, Vm, Volume};
+use sluice_config::{Diagnostic, ListenAddress, NetPolicy, Nic, NicAccess, Vm, Volume};
 use sluice_io::volume::VolumeInfo;
 use sluice_observe::status::policy;
 use sluice_sched::{ByteRate, Percent, Weight};
@@ -68,6 +69,27 @@ pub fn describe_net(net: &NetPolicy) -> Net {
         burst_time_us: net.burst.map(|burst| burst.as_micros() as u64),
         receive_limit_bytes_per_second: net.receive.limit.map(ByteRate::bytes_per_second),
         receive_weight: net.receive.weight.map(Weight::as_f64),
+    }
+}
+
+/// Describes what is wrong with a host file. `path` is that of the object whose keys a request states.
+pub(super) fn fault(found: &Diagnostic, path: &[&str]) -> Fault {
+    let escaped = |part: &String| part.replace('~', "~0").replace('/', "~1");
+    let below = |key: &[String], path: &[&str], root: &str| {
+        let rest = key.get(..path.len()).filter(|own| !path.is_empty() && *own == path).map(|_| &key[path.len()..])?;
+        Some(format!("/{root}/{}", rest.iter().map(escaped).collect::<Vec<_>>().join("/")))
+    };
+    // Of the VM that an attach adds.
+    let of_vm = || below(&found.key, &path[..path.len().min(2)], "vm").filter(|_| path.len() > 2);
+    let pointer = below(&found.key, path, "keys").or_else(of_vm);
+    let is_in_file = found.key.is_empty();
+    Fault {
+        detail: found.message.clone(),
+        hint: found.hint.clone(),
+        pointer,
+        file: is_in_file.then(|| found.file.clone()),
+        line: (is_in_file && found.line > 0).then_some(found.line),
+        column: (is_in_file && found.column > 0).then_some(found.column),
     }
 }
 

@@ -13,7 +13,9 @@ use sluice_api::event::{Event, EventKind, Events};
 use super::database::FILE;
 use super::{DEFAULT_LIMIT, answer, cut_off, past};
 use crate::control::{Code, Reply, Request};
+use crate::explain::why::Question;
 use crate::state::folder;
+use crate::state::time::Time;
 
 /// The record in a state directory.
 pub struct Record {
@@ -76,8 +78,20 @@ impl Record {
                 let nothing = Reply::failed(Code::NotFound, format!("Nothing is known of {name}"));
                 past(Some(&self.connection), request, Err(nothing))
             }
+            Request::Why { vm, since } => self.why(vm, *since),
             _ => Reply::failed(Code::Refused, "The daemon does not run"),
         }
+    }
+
+    /// What was of a VM. Nothing of it is so now.
+    fn why(&self, vm: &str, since: Option<u64>) -> Reply {
+        let mut question = Question::new(vm, since, Time::now().0, None);
+        while let Some(request) = question.needs() {
+            let reply = self.with_ends(answer(Some(&self.connection), &request), &request);
+            let Ok(Some(events)) = reply.read() else { return reply };
+            question.take(events);
+        }
+        question.answer().map_or_else(|unknown| Reply::failed(Code::NotFound, unknown), |why| Reply::with(&why))
     }
 
     /// Adds the ends of what was cut off to the last events.

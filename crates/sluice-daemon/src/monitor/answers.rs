@@ -52,6 +52,8 @@ pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) 
         }
         Request::Top => Some(Reply::with(&top(observer, served))),
         Request::Details { vm, volume } => Some(details(observer, served, vm, volume.as_deref())),
+        // The thread of HTTP answers it from several of these.
+        Request::Why { .. } => Some(Reply::failed(Code::Invalid, "It is answered over HTTP, at /v1/why")),
         _ => unreachable!("the monitor gets no other requests"),
     }
 }
@@ -172,7 +174,7 @@ fn details(observer: &Observer, served: &Served, vm_name: &str, volume_name: Opt
     let found = devices.iter().filter_map(|device| observer.details(device, vm_name, volume_name));
     let found = found.map(|(mut vm, histograms)| {
         vm.volumes.iter_mut().for_each(|volume| add_disk(volume, served));
-        (vm, Some(histograms))
+        (vm, histograms)
     });
     let Some(name) = volume_name else {
         let objects = found.map(|(vm, histograms)| status::Vm { histograms, ..vm });

@@ -126,7 +126,7 @@ impl Board {
 }
 
 enum Message {
-    Asked(Asked),
+    Asked(Box<Asked>),
     /// The daemon ends, and why. It is dropped when all that held is recorded.
     End(Option<String>, oneshot::Sender<()>),
 }
@@ -174,7 +174,7 @@ impl Monitor {
         if !asked.request.is_question() && !matches!(asked.request, Request::TestAlert { .. }) {
             return Some(asked);
         }
-        let _ = self.messages.send(Message::Asked(asked));
+        let _ = self.messages.send(Message::Asked(Box::new(asked)));
         None
     }
 
@@ -227,7 +227,7 @@ impl Thread {
                 next = (next + every).max(Instant::now());
             }
             match self.inbox.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Message::Asked(asked)) => self.take(asked),
+                Ok(Message::Asked(asked)) => self.take(*asked),
                 Ok(Message::End(why, recorded)) => return self.end(why, recorded),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -424,7 +424,7 @@ mod tests {
         let mut answers: Vec<_> = (0..100)
             .map(|_| {
                 let (asked, answer) = asked();
-                questions.send(Message::Asked(asked)).unwrap();
+                questions.send(Message::Asked(Box::new(asked))).unwrap();
                 answer
             })
             .collect();

@@ -93,7 +93,7 @@ impl Daemon {
 fn failure(socket: &Path, failed: Failed) -> Failure {
     let path = socket.display();
     Failure::Unreachable(match failed {
-        Failed::Refused(problem) => return refused(problem.kind(), problem.detail),
+        Failed::Refused(problem) => return refused(problem.kind(), problem.text.unwrap_or(problem.detail)),
         Failed::Connect(error) if error.kind() == ErrorKind::PermissionDenied => format!(
             "Cannot connect to {path}: {error}; only its owner and its group may connect: become root, or \
              a member of the group (usermod -a -G sluice USER, then log in again)"

@@ -7,7 +7,9 @@ use sluice_api::policy::Policy;
 use sluice_api::status::{Capacity, Device, DeviceSettings, DeviceWindow, Vm};
 
 use super::devices::verdict;
-use super::{NOTHING, amount, object, operations, pool, shares, throughput_of};
+use sluice_daemon::explain::shares;
+
+use super::{NOTHING, amount, object, operations, pool, throughput_of};
 use crate::output;
 
 /// Disks that are named.

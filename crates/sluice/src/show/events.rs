@@ -2,6 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table};
 use sluice_api::event::Event;
+use sluice_daemon::explain::{neighbours, sentence};
 use sluice_daemon::state::time::Time;
 
 use crate::output;
@@ -31,11 +32,6 @@ pub(crate) fn table(events: &[Event], wide: bool, width: Option<u16>) -> String 
     table.to_string()
 }
 
-/// An event in one line.
-pub(crate) fn sentence(event: &Event) -> String {
-    format!("{}  {}", time(event), event.text)
-}
-
 /// The same, broken for a terminal of this `width`.
 pub(crate) fn lines(event: &Event, width: Option<u16>) -> String {
     let Some(width) = width else { return sentence(event) };
@@ -53,11 +49,6 @@ fn break_at(table: &mut Table, width: Option<u16>) {
 
 fn time(event: &Event) -> String {
     Time(event.time).to_string()
-}
-
-/// The neighbours that were served meanwhile, largest first.
-pub(crate) fn neighbours(event: &Event) -> Option<String> {
-    super::shares::in_words(&event.neighbours)
 }
 
 #[cfg(test)]

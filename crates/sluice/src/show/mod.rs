@@ -5,22 +5,18 @@ use sluice_api::amount::{bandwidth, bits, counted, mib_per_second, rate, size, t
 use sluice_api::cause::Cause;
 use sluice_api::policy::Policy;
 use sluice_api::status::{Cpu, Disk, Failing, Histograms, Intervals, Nic, Parts, Promise, Rates, State, Vm, Volume};
+use sluice_daemon::explain;
 
-mod advice;
 pub(crate) mod clients;
 pub(crate) mod device;
 pub(crate) mod devices;
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod object;
-pub(crate) mod outstanding;
 pub(crate) mod policies;
 pub(crate) mod pool;
-pub(crate) mod promise;
-pub(crate) mod shares;
 pub(crate) mod status;
 pub(crate) mod vms;
-pub(crate) mod why;
 
 /// Text for a value that is not known or not set.
 pub(crate) const NOTHING: &str = "-";
@@ -51,8 +47,6 @@ pub(crate) struct Served<'a> {
 
 impl<'a> From<&'a Vm> for Served<'a> {
     fn from(vm: &'a Vm) -> Served<'a> {
-        let of_volume =
-            |volume: &'a Volume| volume.failing.iter().map(|failing| (Some(volume.volume.as_str()), failing));
         Served {
             name: vm.vm.clone(),
             device: &vm.device,
@@ -64,7 +58,7 @@ impl<'a> From<&'a Vm> for Served<'a> {
             outstanding: vm.outstanding,
             clients: vm.clients,
             failed_requests: vm.failed_requests,
-            failing: vm.volumes.iter().flat_map(of_volume).collect(),
+            failing: explain::failing_of(vm).collect(),
             held_by: vm.held_by,
             cpu: Some(&vm.cpu),
             nic: None,

@@ -2,9 +2,10 @@
 
 use sluice_api::policy::Policy;
 use sluice_api::status::{Cpu, Disk, Intervals, Nic, State, WaitedFor};
+use sluice_daemon::explain::failing;
+use sluice_daemon::explain::promise::{broken, mark};
 use sluice_sched::Bytes;
 
-use super::promise::{broken, mark};
 use super::{NOTHING, Served, operations, shown, throughput_of};
 use crate::output;
 use sluice_api::amount::{percent, rate, time};
@@ -19,7 +20,7 @@ pub(crate) fn vm(object: &Served<'_>) -> String {
         State::Broken => format!("Promises: BROKEN\n  {}", problems.join("\n  ")),
         state => format!("Promises: {}", mark(state)),
     });
-    lines.extend(failing(object));
+    lines.extend(failing(object.failing.iter().copied()));
     if let Some(held_by) = object.held_by {
         lines.push(format!("It does not get more because of: {}", held_by.in_words()));
     }
@@ -44,15 +45,6 @@ pub(crate) fn vm(object: &Served<'_>) -> String {
     lines.extend(object.cpu.map(cpu_time));
     lines.extend(object.nic.map(frames));
     lines.join("\n")
-}
-
-/// What fails now, of a volume or of the volumes of a VM.
-pub(super) fn failing(object: &Served<'_>) -> Vec<String> {
-    let line = |(volume, failing): &(Option<&str>, &sluice_api::status::Failing)| {
-        let volume = volume.map_or_else(String::new, |volume| format!(", volume {volume}"));
-        format!("FAILING now{volume}: {}", failing.text)
-    };
-    object.failing.iter().map(line).collect()
 }
 
 /// The disk that the guest of a volume has.

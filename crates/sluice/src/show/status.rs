@@ -5,8 +5,8 @@ use sluice_api::status::{FailedAlert, Jail, LayerState, OverridesInForce, RealTi
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
-use super::promise::sentence;
 use sluice_api::amount::{counted, percent};
+use sluice_daemon::explain::promise::sentence;
 use sluice_daemon::state::time::Time;
 
 /// The summary for people.

@@ -1,8 +1,8 @@
 //! VMs and volumes as tables: what was promised beside what there is.
 
 use sluice_api::status::{Vm, Volume};
+use sluice_daemon::explain::promise::mark;
 
-use super::promise::mark;
 use super::{NOTHING, Served, amount, operations, shown, throughput_of};
 use crate::output;
 use sluice_api::amount::{percent, time};

@@ -16,9 +16,9 @@ use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output::rows::{Form, of_programs, one};
 use crate::output::{self, is_closed};
-use crate::show::promise::mark;
 use crate::show::{NOTHING, devices, shown as shown_of};
 use sluice_api::amount::{percent, rate, time};
+use sluice_daemon::explain::promise::mark;
 
 /// Prints the figures `count` times, or until its reader has gone.
 pub(crate) fn run(

@@ -18,9 +18,9 @@ use super::model::{failing, throughput_of};
 use super::rows::Row;
 use super::theme::Theme;
 use crate::show::devices::verdict;
-use crate::show::promise::mark;
 use crate::show::{self, NOTHING, operations, shown};
 use sluice_api::amount::{bits, percent, rate, time};
+use sluice_daemon::explain::promise::mark;
 
 /// Seconds without a reply from which on the display says so.
 const SILENT: u64 = 3;

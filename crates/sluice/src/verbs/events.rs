@@ -142,6 +142,6 @@ fn print(form: Form, event: &Event) {
     output::line(&match form {
         Form::Json | Form::Jsonl => rows::one(event),
         Form::Table | Form::Wide => events::lines(event, output::width()),
-        Form::Csv => events::sentence(event),
+        Form::Csv => sluice_daemon::explain::sentence(event),
     });
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sluice_api::change::Effect;
 use sluice_api::event::Event;
+use sluice_api::problem::Fault;
 use sluice_api::status::RefusedReload;
 use sluice_config::{DaemonSettings, Diagnostic, Diagnostics, Files, Host, Severity};
 
@@ -12,6 +13,7 @@ use super::refused::Refused;
 use super::shared::{InForce, Shared};
 use crate::control::apply::{self, Proposal};
 use crate::control::audit::Author;
+use crate::control::describe::fault;
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
 use crate::control::{Code, Reply, Request, plan};
@@ -196,5 +198,7 @@ pub(super) fn refuse_file(found: Diagnostics, overrides: &Overrides) -> Reply {
 
 /// The reply about files with errors.
 pub(super) fn invalid(found: Diagnostics) -> Reply {
-    Reply::failed(Code::Invalid, found.without_warnings().to_string())
+    let found = found.without_warnings();
+    let faults = found.0.iter().map(|one| Fault { pointer: None, ..fault(one, &[]) }).collect();
+    Reply { faults, ..Reply::failed(Code::Invalid, found.to_string()) }
 }

@@ -69,7 +69,7 @@ async fn a_panic_of_a_change_ends_the_thread() {
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
     let (events, running) = running(shared);
     events
-        .send(Event::Change(Asked { request: Request::Status, peer, manner: Manner::default(), reply }))
+        .send(Event::Change(Box::new(Asked { request: Request::Status, peer, manner: Manner::default(), reply })))
         .ok()
         .unwrap();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
@@ -98,7 +98,7 @@ async fn a_later_reload_replaces_one_that_waits_for_its_file() {
     let (reply, answer) = oneshot::channel();
     let request = Request::Apply { file: Some(file.clone()), dry_run: false, force: Vec::new(), reason: None };
     let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
-    events.send(Event::Change(Asked { request, peer, manner: Manner::default(), reply })).ok().unwrap();
+    events.send(Event::Change(Box::new(Asked { request, peer, manner: Manner::default(), reply }))).ok().unwrap();
     events.send(Event::Reload).ok().unwrap();
     assert!(answer.await.unwrap().error.unwrap().contains("A later reload has replaced this one"));
     // Neither of them keeps the thread from its end.

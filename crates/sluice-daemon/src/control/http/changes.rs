@@ -1,12 +1,14 @@
 //! Routes that change. Each is a line in [`routes`].
 
+use axum::Router;
 use axum::extract::Extension;
-use axum::http::HeaderMap;
 use axum::http::header::IF_MATCH;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::routing::{MethodRouter, get, post};
 use sluice_api::body::{Apply, Attach, Detach, Reset, Resize, Set, TakeFrom, TestOf};
 use sluice_api::change::{Plan, Takeover};
 use sluice_api::list::TestAlerts;
-use sluice_api::request::{Names, Request};
+use sluice_api::request::{How, Names, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -30,17 +32,50 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(test_alerts))
 }
 
+/// What is done to a volume, asked for of a VM: the daemon refuses it, and says which volumes there are.
+pub(super) fn of_a_vm() -> Router {
+    fn refused(request: fn(String) -> Request) -> MethodRouter {
+        post(async move |Extension(client): Asking, Path(vm): Path<String>| {
+            client.change(request(vm), Manner::default()).await
+        })
+    }
+    Router::new()
+        .route(
+            "/v1/vms/{vm}",
+            refused(|target| Request::Attach {
+                target,
+                keys: toml::Table::new(),
+                vm: toml::Table::new(),
+                how: How::default(),
+            }),
+        )
+        .route(
+            "/v1/vms/{vm}/resize",
+            refused(|target| Request::Resize { target, size: String::new(), how: How::default() }),
+        )
+        .route(
+            "/v1/vms/{vm}/lock",
+            get(async |Extension(client): Asking, Path(vm): Path<String>| {
+                client.change(Request::Takeover { target: vm, from: None }, Manner::default()).await
+            }),
+        )
+}
+
 /// How a change is made, of its header and its parameters.
 fn manner(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
-    let version = headers.get(IF_MATCH).map(|version| match version.to_str().map(str::trim) {
-        Ok("*") => Ok(None),
-        Ok(version) => match version.strip_prefix('"').and_then(|version| version.strip_suffix('"')) {
-            Some(one) if !one.contains('"') => Ok(Some(one.to_owned())),
-            _ => Err(Kind::Invalid.with("If-Match is one version in quotes, as the ETag of its keys states it")),
-        },
-        Err(_) => Err(Kind::Invalid.with("If-Match is not text")),
-    });
-    Ok(Manner { is_dry_run: tried.dry_run, only_if: version.transpose()?.flatten() })
+    let only_if = headers.get(IF_MATCH).map(version).transpose()?.flatten();
+    Ok(Manner { is_dry_run: tried.dry_run, only_if })
+}
+
+/// The version in quotes of `If-Match`; `None` for any.
+fn version(header: &HeaderValue) -> Result<Option<String>, Failed> {
+    let text = header.to_str().unwrap_or_default().trim();
+    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).filter(|text| !text.contains('"'));
+    match (text, quoted) {
+        ("*", _) => Ok(None),
+        (_, Some(version)) => Ok(Some(version.to_owned())),
+        _ => Err(Kind::Invalid.with("If-Match is one version in quotes, as the ETag of its keys states it").into()),
+    }
 }
 
 async fn set(client: &Client, target: String, manner: Manner, body: Set) -> Changed {

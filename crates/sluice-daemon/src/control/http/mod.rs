@@ -142,6 +142,7 @@ fn routes() -> Router {
     let document = Bytes::from(document::finished(document));
     let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
     routes
+        .merge(changes::of_a_vm())
         .route("/openapi.json", get(answer))
         .fallback(
             |uri: Uri| async move { Failed::from(Kind::NoSuchResource.with(format!("There is no {}", uri.path()))) },
@@ -200,7 +201,7 @@ impl Client {
         self.asked.send(asked).await.map_err(|_| exiting())?;
         let reply = answer.await.map_err(|_| exiting())?;
         match reply.code {
-            Some(code) => Err(Kind::from(code).with(reply.error.unwrap_or_default()).into()),
+            Some(code) => Err(Kind::from(code).with(reply.error.unwrap_or_default()).of(reply.faults).into()),
             None => Ok(reply),
         }
     }

@@ -6,6 +6,8 @@ use serde::Deserialize;
 use sluice_api::event::{Event, Events};
 use sluice_api::list::{History, Step};
 use sluice_api::request::Request;
+use sluice_api::status::Status;
+use sluice_api::why::Why;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -13,6 +15,7 @@ use utoipa_axum::routes;
 use super::extract::{Nothing, Path, Query};
 use super::problem::{Failed, Kind};
 use super::{Asking, Client};
+use crate::explain::why::Question;
 
 pub(super) fn routes() -> OpenApiRouter {
     OpenApiRouter::new()
@@ -21,6 +24,7 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(history_of_vm))
         .routes(routes!(history_of_volume))
         .routes(routes!(history_of_nic))
+        .routes(routes!(explained))
 }
 
 /// Which events are asked for.
@@ -115,4 +119,28 @@ async fn history_of_nic(
     Query(when): Query<When>,
 ) -> Result<Json<History>, Failed> {
     past(&client, vm, Some(format!("nic/{nic}")), when).await
+}
+
+/// Which VM is explained.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Explained {
+    vm: String,
+    /// Seconds since 1970; without it an hour ago.
+    since: Option<u64>,
+}
+
+/// Why a VM gets what it gets, what broke its promises, and what would help
+#[utoipa::path(get, path = "/v1/why", params(Explained), responses((status = 200, body = Why)))]
+async fn explained(
+    Extension(client): Asking,
+    Query(Explained { vm, since }): Query<Explained>,
+) -> Result<Json<Why>, Failed> {
+    let status: Status = client.get(Request::Status).await?;
+    let mut question = Question::new(&vm, since, status.time, Some(status));
+    while let Some(request) = question.needs() {
+        question.take(client.get(request).await?);
+    }
+    question.answer().map(Json).map_err(|unknown| Kind::NotFound.with(unknown).into())
 }

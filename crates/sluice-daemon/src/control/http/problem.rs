@@ -16,6 +16,12 @@ impl From<Problem> for Failed {
     }
 }
 
+impl From<Box<Problem>> for Failed {
+    fn from(problem: Box<Problem>) -> Failed {
+        Failed(problem)
+    }
+}
+
 impl From<QueryRejection> for Failed {
     fn from(rejection: QueryRejection) -> Failed {
         Kind::Invalid.with(rejection.body_text()).into()

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sluice_config::{Device, Host};
 
-use crate::show::outstanding::Needed;
+use sluice_daemon::explain::outstanding::Needed;
 
 /// VMs with a reservation in requests on a device with `latency`, and what they need.
 fn needed<'a>(host: &'a Host, device: &Device) -> impl Iterator<Item = (&'a str, Needed)> {

@@ -17,13 +17,13 @@ const MATTERS: f64 = 5.0;
 
 /// The state of a VM on one device, which advice refers to.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
-    pub(crate) vm: &'a Vm,
-    pub(crate) device: &'a Device,
+pub(super) struct Known<'a> {
+    pub(super) vm: &'a Vm,
+    pub(super) device: &'a Device,
     /// All VMs, of all devices.
-    pub(crate) vms: &'a [Vm],
+    pub(super) vms: &'a [Vm],
     /// Its largest neighbours.
-    pub(crate) neighbours: &'a [Neighbour],
+    pub(super) neighbours: &'a [Neighbour],
 }
 
 /// A reservation or limit in both currencies.
@@ -65,7 +65,7 @@ impl Amount {
 }
 
 /// Returns what would help against a cause. `known`: the VM is served from the device now.
-pub(crate) fn advice(cause: Cause, known: Option<Known<'_>>) -> String {
+pub(super) fn advice(cause: Cause, known: Option<Known<'_>>) -> String {
     let special = known.and_then(|known| match cause {
         Cause::OthersReservation | Cause::OthersWeight => Some(known.against_others(cause)),
         Cause::OwnLimit => known.raise_limits(),

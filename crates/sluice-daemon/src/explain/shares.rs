@@ -5,7 +5,7 @@ use sluice_api::event::{Neighbour, Right};
 use sluice_api::status::{Parts, Vm};
 
 /// Returns the VMs that a device has served in the last ten seconds, largest first.
-pub(crate) fn of_device(device: &str, vms: &[Vm]) -> Vec<Neighbour> {
+pub fn of_device(device: &str, vms: &[Vm]) -> Vec<Neighbour> {
     let served = |vm: &Vm| vm.rates.ten_seconds.normalised_iops;
     let all: Vec<&Vm> = vms.iter().filter(|vm| vm.device == device && served(vm) > 0.0).collect();
     let total: f64 = all.iter().map(|vm| served(vm)).sum();
@@ -31,7 +31,7 @@ fn right(parts: &Parts) -> Right {
 }
 
 /// VMs with their parts and rights: `db 40 % (by reservation), batch 35 % (by weight)`; `None` without any.
-pub(crate) fn in_words(parts: &[Neighbour]) -> Option<String> {
+pub fn in_words(parts: &[Neighbour]) -> Option<String> {
     let by = |part: &Neighbour| match part.by {
         Right::Other => String::new(),
         right => format!(" (by {})", right.name()),

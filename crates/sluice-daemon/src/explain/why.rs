@@ -1,26 +1,125 @@
 //! `sluice why`: what is so of a VM, what was, and what would help, in words.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_api::VERSION;
 use sluice_api::amount::{percent, rate, span, time};
 use sluice_api::cause::Cause;
 use sluice_api::event::Neighbour;
-use sluice_api::event::{Event, EventKind, Phase};
+use sluice_api::event::{Event, EventKind, Events, Phase};
+use sluice_api::request::Request;
 use sluice_api::status::{Device, State, Status, Vm};
 use sluice_api::why;
 
 use super::advice::{Known, advice};
-use super::events::neighbours;
 use super::promise::broken;
-use super::{Served, shares, shown};
+use super::{failing, failing_of, neighbours, sentence, shares};
 
 /// Neighbours that are named.
 const NEIGHBOURS: usize = 3;
 
+/// Time that is looked at if none is stated, in seconds.
+const HOUR: u64 = 3600;
+
+/// A question about a VM: it says which events it needs, is given them, and has the answer when it needs no more.
+pub struct Question {
+    vm: String,
+    /// Seconds since 1970.
+    since: u64,
+    now: u64,
+    /// What is so now, if a daemon runs.
+    status: Option<Status>,
+    events: Vec<Event>,
+    /// What is asked for next: events of the VM, then those of each of its devices.
+    of: Of,
+    /// Number of the last event that has come of it.
+    after: u64,
+}
+
+enum Of {
+    Vm,
+    /// The first of these.
+    Devices(Vec<String>),
+}
+
+impl Question {
+    /// `status` is what is so now, if a daemon runs; times are seconds since 1970.
+    #[must_use]
+    pub fn new(vm: &str, since: Option<u64>, now: u64, status: Option<Status>) -> Question {
+        let since = since.unwrap_or(now.saturating_sub(HOUR)).min(now);
+        Question { vm: vm.to_owned(), since, now, status, events: Vec::new(), of: Of::Vm, after: 0 }
+    }
+
+    /// The events that it needs next.
+    #[must_use]
+    pub fn needs(&self) -> Option<Request> {
+        let (vm, device) = match &self.of {
+            Of::Vm => (Some(self.vm.clone()), None),
+            Of::Devices(devices) => (None, Some(devices.first()?.clone())),
+        };
+        let (since, after) = (Some(self.since), Some(self.after));
+        Some(Request::Events { since, until: None, after, vm, device, kind: None, limit: None })
+    }
+
+    /// Takes what it has asked for.
+    pub fn take(&mut self, page: Events) {
+        let (more, last) = (page.more, page.last);
+        match &mut self.of {
+            Of::Vm => self.events.extend(page.events),
+            Of::Devices(_) => self.events.extend(page.events.into_iter().filter(|event| event.vm.is_none())),
+        }
+        if more {
+            self.after = last;
+            return;
+        }
+        self.after = 0;
+        let devices = match &mut self.of {
+            Of::Vm => self.devices(),
+            Of::Devices(devices) => devices.split_off(1),
+        };
+        self.of = Of::Devices(devices);
+    }
+
+    /// The devices of the VM: those that serve it, or, without a daemon, those of its events.
+    fn devices(&self) -> Vec<String> {
+        let devices: BTreeSet<&String> = match &self.status {
+            Some(status) => status.vms.iter().filter(|vm| vm.vm == self.vm).map(|vm| &vm.device).collect(),
+            // A change has none.
+            None => self.events.iter().map(|event| &event.device).filter(|device| !device.is_empty()).collect(),
+        };
+        devices.into_iter().cloned().collect()
+    }
+
+    /// The answer.
+    ///
+    /// # Errors
+    /// Text that says that no VM has this name.
+    pub fn answer(self) -> Result<why::Why, String> {
+        let status = self.status.unwrap_or_default();
+        if self.events.is_empty() && !status.vms.iter().any(|known| known.vm == self.vm) {
+            return Err(unknown(&self.vm, &status));
+        }
+        Ok(Answer::of(&self.vm, &status, &self.events, (self.since, self.now)).told())
+    }
+}
+
+/// Says that no VM has this name, and what has it.
+fn unknown(name: &str, status: &Status) -> String {
+    let error = format!("There is no VM {name}, and no event of one");
+    if let Some(volume) = status.volumes().find(|volume| volume.id().to_string() == name) {
+        return format!("{error}: it is a volume or a NIC; `sluice why {}` explains its VM", volume.vm);
+    }
+    if status.devices.iter().any(|device| device.device == name) {
+        return format!(
+            "{error}: it is a device; `sluice describe {name}` shows it, and `sluice events --device {name}` its past"
+        );
+    }
+    format!("{error}; `sluice get vms` lists the VMs")
+}
+
 /// The answer for one VM.
-pub(crate) struct Answer<'a> {
+struct Answer<'a> {
     vm: &'a str,
     /// The VM on each of its devices: those that serve it now come first.
     devices: Vec<OnDevice<'a>>,
@@ -80,12 +179,12 @@ fn broken_now(now: &Vm) -> impl Iterator<Item = BrokenNow> {
 
 impl<'a> Answer<'a> {
     /// `events` are those of the VM and its devices from `since` to `now`, in seconds since 1970.
-    pub(crate) fn of(vm: &'a str, status: &'a Status, events: &'a [Event], (since, until): (u64, u64)) -> Answer<'a> {
+    fn of(vm: &'a str, status: &'a Status, events: &'a [Event], (since, until): (u64, u64)) -> Answer<'a> {
         let now = status.vms.iter().filter(|known| known.vm == vm);
         let mut devices: Vec<OnDevice<'_>> = now.map(|vm| OnDevice::serving(vm, status)).collect();
         let (changes, events): (Vec<&Event>, Vec<&Event>) =
             events.iter().partition(|event| event.phase == Phase::Happened);
-        let changes = changes.into_iter().map(super::events::sentence).collect();
+        let changes = changes.into_iter().map(sentence).collect();
         for event in events {
             let known = devices.iter().position(|known| known.device == event.device);
             let index = known.unwrap_or_else(|| {
@@ -112,7 +211,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The answer for people.
-    pub(crate) fn in_words(&self) -> String {
+    fn in_words(&self) -> String {
         let last = span(self.seconds);
         let mut parts: Vec<String> = self.devices.iter().map(|device| device.in_words(self.vm, &last)).collect();
         if parts.is_empty() {
@@ -125,7 +224,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The answer for programs.
-    pub(crate) fn told(&self) -> why::Why {
+    fn told(&self) -> why::Why {
         let violations = self.devices.iter().flat_map(|on| {
             let device = on.device.to_owned();
             on.violations.values().map(move |known| why::Violation { device: device.clone(), ..known.told.clone() })
@@ -226,7 +325,7 @@ impl<'a> OnDevice<'a> {
 
     fn add(&mut self, event: &Event, since: u64) {
         match event.vm {
-            None => self.events.push(super::events::sentence(event)),
+            None => self.events.push(sentence(event)),
             Some(_) => self.violation(event.subject(), event.kind).add(event, since),
         }
     }
@@ -394,7 +493,7 @@ fn now_in_words(vm: &Vm) -> String {
             "{name} gets {} normalised iops on device {device}, with a p99 of {} from arrival to completion. It has {} requests \
              outstanding, and had a queue at the gate for {} of the last 10 s.",
             rate(ten.normalised_iops),
-            shown(ten.p99_us, time),
+            ten.p99_us.map_or_else(|| "-".to_owned(), time),
             vm.outstanding,
             percent(vm.parts.backlogged_percent),
         ));
@@ -406,7 +505,7 @@ fn now_in_words(vm: &Vm) -> String {
     let of_volumes = vm.volumes.iter().flat_map(|volume| broken(&volume.id().to_string(), &volume.promises));
     let all = broken(name, &vm.promises).into_iter().chain(of_volumes);
     lines.extend(all.map(|line| format!("BROKEN now: {line}.")));
-    lines.extend(super::object::failing(&Served::from(vm)));
+    lines.extend(failing(failing_of(vm)));
     lines.join("\n")
 }
 

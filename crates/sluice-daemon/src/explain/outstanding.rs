@@ -11,7 +11,7 @@ use sluice_pool::law::written;
 const EVERY_SECOND: f64 = 1.5;
 
 /// What a reservation needs on a device where what is in flight follows the time of requests.
-pub(crate) struct Needed {
+pub struct Needed {
     iops: f64,
     /// The stated time of requests at the device.
     latency: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct Needed {
 
 impl Needed {
     /// Of a reservation of `iops`.
-    pub(crate) fn new(aim: &Aim, iops: f64) -> Needed {
+    pub fn new(aim: &Aim, iops: f64) -> Needed {
         let mean = aim.needed(iops);
         Needed { iops, latency: aim.latency(), mean, one: iops / mean, latency_for_one: aim.latency_for_one(iops) }
     }
@@ -35,7 +35,7 @@ impl Needed {
     }
 
     /// A predicate of the VM, without an end.
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         let (latency, iops) = (written(self.latency), rate(self.iops));
         let mut words = format!(
             "needs {:.1} requests outstanding on average for its {iops} iops, and {} to have them in every second",
@@ -52,7 +52,7 @@ impl Needed {
         words
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         json!({
             "mean": (self.mean * 100.0).round() / 100.0,
             "every_second": self.every_second() as u64,

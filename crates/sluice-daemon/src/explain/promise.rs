@@ -5,7 +5,7 @@ use sluice_api::event::{EventKind, Unit};
 use sluice_api::status::{Promise, State};
 
 /// The mark of a VM, volume or device in a table.
-pub(crate) fn mark(state: State) -> &'static str {
+pub fn mark(state: State) -> &'static str {
     match state {
         State::Broken => "BROKEN",
         State::Kept => "kept",
@@ -16,7 +16,7 @@ pub(crate) fn mark(state: State) -> &'static str {
 }
 
 /// A broken promise in a sentence.
-pub(crate) fn sentence(name: &str, promise: &Promise) -> String {
+pub fn sentence(name: &str, promise: &Promise) -> String {
     let amount = |amount: Option<f64>| promise.unit.unwrap_or(Unit::Unknown).show(amount.unwrap_or(0.0));
     let (wanted, got) = (amount(promise.wanted), amount(promise.got));
     let since = promise.for_seconds.map_or(String::new(), |seconds| format!(" for {}", span(seconds)));
@@ -32,7 +32,7 @@ pub(crate) fn sentence(name: &str, promise: &Promise) -> String {
 }
 
 /// The broken promises among some, each in a sentence.
-pub(crate) fn broken(name: &str, promises: &[Promise]) -> Vec<String> {
+pub fn broken(name: &str, promises: &[Promise]) -> Vec<String> {
     let broken = promises.iter().filter(|promise| promise.state == State::Broken);
     broken.map(|promise| sentence(name, promise)).collect()
 }
