@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sluice_api::call::path_of;
 use sluice_api::change::{Changed, Preview};
 use sluice_api::http::{Call, Failed};
-use sluice_api::problem::Kind;
+use sluice_api::problem::{Fault, Kind};
 
 use super::{Frame, NoParameters, Page, Shown, show};
 use crate::done::{Change, set};
@@ -50,15 +50,20 @@ struct Key {
 }
 
 const KEYS: [Key; 3] = [
-    Key { name: "reservation", label: "Reservation", hint: "such as 500 iops, 20MiB/s or none", none: "none" },
-    Key { name: "limit", label: "Limit", hint: "such as 2000 iops, 50MiB/s or unlimited", none: "unlimited" },
-    Key { name: "weight", label: "Weight", hint: "from 0.01 to 1000000; 100 is usual", none: "100" },
+    Key { name: "reservation", label: "Reservation", hint: "For example 500 iops, 20MiB/s, none.", none: "none" },
+    Key { name: "limit", label: "Limit", hint: "For example 2000 iops, 50MiB/s, unlimited.", none: "unlimited" },
+    Key { name: "weight", label: "Weight", hint: "From 0.01 to 1000000, usually 100.", none: "100" },
 ];
 /// Those of a VM with NICs.
 const NET_KEYS: [Key; 3] = [
-    Key { name: "net.reservation", label: "Reservation of its NICs", hint: "such as 100Mbit/s or none", none: "none" },
-    Key { name: "net.limit", label: "Limit of its NICs", hint: "such as 1Gbit/s or unlimited", none: "unlimited" },
-    Key { name: "net.weight", label: "Weight of its NICs", hint: "from 0.01 to 1000000; 100 is usual", none: "100" },
+    Key {
+        name: "net.reservation",
+        label: "Reservation of its NICs",
+        hint: "For example 100Mbit/s, none.",
+        none: "none",
+    },
+    Key { name: "net.limit", label: "Limit of its NICs", hint: "For example 1Gbit/s, unlimited.", none: "unlimited" },
+    Key { name: "net.weight", label: "Weight of its NICs", hint: "From 0.01 to 1000000, usually 100.", none: "100" },
 ];
 
 fn routes() -> Router<Shared> {
@@ -156,8 +161,8 @@ struct Wanted {
 struct Refused {
     status: StatusCode,
     detail: String,
-    /// The key that is wrong, with dots.
-    key: Option<String>,
+    /// Keys that are wrong, with dots, and what is wrong with each.
+    keys: Vec<(String, String)>,
 }
 
 impl Target {
@@ -333,26 +338,38 @@ impl Typed {
 
 impl Refused {
     fn new(status: StatusCode, detail: String, key: Option<&str>) -> Refused {
-        Refused { status, detail, key: key.map(str::to_owned) }
+        let keys = key.map(|key| (key.to_owned(), detail.clone())).into_iter().collect();
+        Refused { status, detail, keys }
     }
 }
 
 impl From<Failed> for Refused {
     fn from(failed: Failed) -> Refused {
-        let key = match &failed {
-            Failed::Refused(problem) => problem.pointer.as_deref().and_then(|at| at.strip_prefix("/keys/")),
-            _ => None,
+        let faults = match &failed {
+            Failed::Refused(problem) => problem.errors.as_slice(),
+            _ => &[],
         };
-        let key = key.map(|key| key.replace('/', "."));
+        let words = |fault: &Fault| match &fault.hint {
+            Some(hint) => format!("{}; {hint}", fault.detail),
+            None => fault.detail.clone(),
+        };
+        let key = |fault: &Fault| {
+            let key = fault.pointer.as_deref()?.strip_prefix("/keys/")?.replace('/', ".");
+            Some((key, words(fault)))
+        };
+        let keys = faults.iter().filter_map(key).collect();
+        let all: Vec<String> = faults.iter().map(words).collect();
         let is_stale = matches!(&failed, Failed::Refused(problem) if problem.kind() == Some(Kind::Changed));
         let Failure { status, title, mut detail } = failed.into();
-        if detail.is_empty() {
+        if !all.is_empty() {
+            detail = all.join(". ");
+        } else if detail.is_empty() {
             detail = title;
         }
         if is_stale {
             detail += ". The form has the values in force beside yours: look at them, and preview it again.";
         }
-        Refused { status, detail, key }
+        Refused { status, detail, keys }
     }
 }
 
@@ -365,9 +382,11 @@ impl Form {
     }
 
     fn refused(mut self, refused: &Refused) -> Form {
-        let field = self.fields.iter_mut().find(|field| Some(field.name) == refused.key.as_deref());
-        if let Some(field) = field {
-            field.problem = Some(refused.detail.clone());
+        for (key, problem) in &refused.keys {
+            // A key within a field's table, such as `limit.iops`, is in its field.
+            let has = |name: &str| key == name || key.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            let field = self.fields.iter_mut().find(|field| has(field.name));
+            field.into_iter().for_each(|field| field.problem = Some(problem.clone()));
         }
         self.problem = Some(refused.detail.clone());
         self
@@ -558,8 +577,8 @@ mod tests {
         let empty = Typed { limit: String::new(), ..Typed::of(&in_force(), false) };
         let refused = empty.wanted(&in_force()).err().unwrap();
         assert_eq!(
-            (refused.key.as_deref(), refused.detail.as_str()),
-            (Some("limit"), "Limit: write unlimited for none, or 500 iops to leave it")
+            (refused.keys[0].0.as_str(), refused.detail.as_str()),
+            ("limit", "Limit: write unlimited for none, or 500 iops to leave it")
         );
         let typed = Typed {
             limit: "<x>".to_owned(),
@@ -567,15 +586,24 @@ mod tests {
             term: "600".to_owned(),
             ..Typed::of(&in_force(), false)
         };
-        let problem = Problem { pointer: Some("/keys/limit".to_owned()), ..Kind::Invalid.with("limit is <x>") };
+        let fault = |key: &str, detail: &str| Fault {
+            pointer: Some(format!("/keys/{key}")),
+            detail: detail.to_owned(),
+            hint: Some("write another".to_owned()),
+            ..Fault::default()
+        };
+        let errors = vec![fault("limit/iops", "limit is <x>"), fault("weight", "weight is")];
+        let problem = Problem { errors, ..Kind::Invalid.with("all") };
         let form =
             typed.form(&Target::vm("db1"), Some(&in_force())).refused(&Failed::Refused(Box::new(problem)).into());
         let limit = &form.fields[1];
         assert_eq!(
             (limit.typed.as_str(), limit.in_force.as_str(), limit.problem.as_deref()),
-            ("<x>", "500 iops", Some("limit is <x>"))
+            ("<x>", "500 iops", Some("limit is <x>; write another"))
         );
-        assert!(form.reason == "why" && form.terms[0].is_chosen && form.etag == "\"1\"");
+        assert!(
+            form.fields[2].problem.is_some() && form.reason == "why" && form.terms[0].is_chosen && form.etag == "\"1\""
+        );
         let html = show(&page(&Target::vm("db1"), form, None)).unwrap().0;
         assert!(html.contains("value=\"&#60;x&#62;\"") && html.contains("aria-invalid=\"true\""), "{html}");
     }

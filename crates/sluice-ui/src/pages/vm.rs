@@ -144,7 +144,7 @@ async fn ask(shared: &Shared, name: &str) -> Result<Asked, Failure> {
         |step: &str, length: u64| format!("/v1/history/{vm}?step={step}&since={}", now.saturating_sub(length));
     // The first one fails if there is no such VM.
     let own = daemon.list(&format!("/v1/vms/{vm}?")).await?;
-    let why = async { Ok(daemon.get::<Why>(format!("/v1/why?vm={vm}&since={HOUR}")).await) };
+    let why = async { Ok(daemon.get::<Why>(format!("/v1/why?vm={vm}&since={}", now.saturating_sub(HOUR))).await) };
     let (top, why, seconds, minutes, clients, events, form) = tokio::try_join!(
         daemon.top(),
         why,

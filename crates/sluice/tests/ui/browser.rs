@@ -192,25 +192,7 @@ fn figures_of_the_page_are_those_of_the_api_and_follow_them() {
     driver.browse(&place, WIDE, async |browser| {
         browser.go("/vms/a").await;
         browser.until("the stream", "return document.body.dataset.live === 'yes'").await;
-        let mut of_api = BTreeMap::new();
-        let mut equal = 0;
-        let cell = "document.querySelector('[data-cell=\"v/a/disk/iops\"]').textContent";
-        let script = format!("return [document.getElementById('time').textContent, {cell}]");
-        let deadline = std::time::Instant::now() + LONG;
-        while equal < 3 {
-            assert!(std::time::Instant::now() < deadline, "the page differs from {of_api:?}");
-            let top = api(&place, "/v1/top");
-            let clock = sluice_clock(top["time"].as_u64().unwrap());
-            let iops = top["vms"][0]["now"]["rates"]["iops"].as_f64().unwrap();
-            of_api.entry(clock).or_insert_with(Vec::new).push(sluice_api::amount::rate(iops));
-            let page = browser.script(&script).await;
-            let (time, shown) = (page[0].as_str().unwrap(), page[1].as_str().unwrap());
-            let is_equal = shown != "0" && of_api.get(time).is_some_and(|all| all.iter().any(|one| one == shown));
-            if is_equal {
-                equal += 1;
-                of_api.clear();
-            }
-        }
+        equal_to_api(&place, browser).await;
         // A change of another program is seen without a reload.
         cli(&place, &["set", "a", "limit=321 iops"]);
         browser
@@ -241,6 +223,29 @@ fn figures_of_the_page_are_those_of_the_api_and_follow_them() {
     });
     is_over.store(true, Ordering::Relaxed);
     reader.join().unwrap();
+}
+
+/// Reads a cell and its time until it has three times been what the API had at that time.
+async fn equal_to_api(place: &Place, browser: &Browser) {
+    let mut of_api = BTreeMap::new();
+    let mut equal = 0;
+    let cell = "document.querySelector('[data-cell=\"v/a/disk/iops\"]').textContent";
+    let script = format!("return [document.getElementById('time').textContent, {cell}]");
+    let deadline = std::time::Instant::now() + LONG;
+    while equal < 3 {
+        assert!(std::time::Instant::now() < deadline, "the page differs from {of_api:?}");
+        let top = api(place, "/v1/top");
+        let clock = sluice_clock(top["time"].as_u64().unwrap());
+        let iops = top["vms"][0]["now"]["rates"]["iops"].as_f64().unwrap();
+        of_api.entry(clock).or_insert_with(Vec::new).push(sluice_api::amount::rate(iops));
+        let page = browser.script(&script).await;
+        let (time, shown) = (page[0].as_str().unwrap(), page[1].as_str().unwrap());
+        let is_equal = shown != "0" && of_api.get(time).is_some_and(|all| all.iter().any(|one| one == shown));
+        if is_equal {
+            equal += 1;
+            of_api.clear();
+        }
+    }
 }
 
 /// The time of day in UTC.
