@@ -5,7 +5,6 @@
 
 const QUIET_MS = 10_000;
 const REFRESH_MS = 10_000;
-const CURVES_MS = 60_000;
 /** Attributes that a cell may set. */
 const ALLOWED = new Set(["width", "data-state"]);
 
@@ -35,7 +34,6 @@ class Curve {
     [this.left, this.right, this.top, this.bottom] = figure.dataset.edges.split(",").map(Number);
     this.step = (this.right - this.left) / Number(figure.dataset.seconds);
     this.most = Number(figure.dataset.most);
-    this.begun = performance.now();
     const text = this.line?.getAttribute("points").trim() ?? "";
     this.points = text === "" ? [] : text.split(/\s+/).map((pair) => pair.split(",").map(Number));
   }
@@ -48,8 +46,8 @@ class Curve {
     const part = Math.min(value / this.most, 1);
     this.points.push([this.right, this.bottom - part * (this.bottom - this.top)]);
     this.line.setAttribute("points", this.points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" "));
-    // The axis must be drawn again for a larger value, and its numbers once a minute.
-    if (value > this.most || performance.now() - this.begun > CURVES_MS) refresh();
+    // The axis must be drawn again for a larger value.
+    if (value > this.most) refresh();
   }
 }
 
@@ -196,6 +194,7 @@ if (document.body.dataset.stream) {
   pause.hidden = false;
   collect();
   open();
+  if (document.body.dataset.refresh !== undefined) setInterval(() => { if (!document.hidden) refresh(); }, REFRESH_MS);
 }
 // A refused form is at its error.
 byId("problem")?.focus();

@@ -42,6 +42,8 @@ pub(crate) struct Frame {
     pub(crate) here: String,
     /// Query of its stream.
     pub(crate) stream: Option<String>,
+    /// Whether it has figures that are not cells, so that the script takes it again every ten seconds.
+    pub(crate) is_refreshed: bool,
     /// Time of its figures, in seconds since 1970.
     pub(crate) time: u64,
 }
@@ -49,7 +51,7 @@ pub(crate) struct Frame {
 impl Frame {
     /// A page without figures.
     pub(crate) fn titled(title: &str) -> Frame {
-        Frame { title: title.to_owned(), nav: "", here: String::new(), stream: None, time: now() }
+        Frame { title: title.to_owned(), nav: "", here: String::new(), stream: None, is_refreshed: false, time: now() }
     }
 
     /// The name, the address and the state of each page of the navigation.

@@ -54,7 +54,7 @@ pub(crate) fn broken(top: &Top) -> Vec<Broken<'_>> {
             all.extend(volume.now.promises.iter().map(|promise| Broken { vm, volume: name, promise }));
         }
     }
-    all.sort_by(|one, other| other.promise.for_seconds.cmp(&one.promise.for_seconds));
+    all.sort_by_key(|one| std::cmp::Reverse(one.promise.for_seconds));
     all
 }
 

@@ -155,7 +155,7 @@ impl Shown {
         patch.time = Some(top.time);
         if of.details {
             let shown = top.vms.iter().filter(|vm| is_shown(vm));
-            patch.points = shown.map(|vm| crate::charts::point(vm)).collect();
+            patch.points = shown.map(crate::charts::point).collect();
         }
         self.hear(of, sample, &mut patch);
         patch

@@ -69,6 +69,7 @@ async fn device(
     let frame = Frame {
         nav: "/",
         here: format!("/devices/{}", part(&name)),
+        is_refreshed: true,
         stream: Some(format!("devices={}&vms={}", part(&name), names.join(","))),
         time: top.time,
         ..Frame::titled(&format!("{} {name}", if device.rates.are_of_link() { "Uplink" } else { "Device" }))

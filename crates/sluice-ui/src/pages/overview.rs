@@ -8,12 +8,12 @@ use axum::routing::get;
 use sluice_api::amount::{percent, span};
 use sluice_api::change::Override;
 use sluice_api::event::{EventKind, Events};
-use sluice_api::status::Status;
 use sluice_api::summary::{Promises, Summary};
 use sluice_api::top::Top;
 
 use super::events::EventRow;
 use super::{Frame, NoParameters, Page, Shown, show};
+use crate::kept::summary;
 use crate::rows::DeviceRow;
 use crate::sentence::{Broken, Part, Taker, broken, device_link, sentence, takers, vm_link};
 use crate::server::Shared;
@@ -97,19 +97,19 @@ async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>
     let daemon = &shared.daemon;
     let since = now().saturating_sub(3600);
     let events = format!("/v1/events?since={since}&limit=100");
-    let (top, status, events, overrides) = tokio::try_join!(
+    let (top, summary, events, overrides) = tokio::try_join!(
         daemon.top(),
-        daemon.get::<Status>("/v1/status"),
+        summary(&shared),
         daemon.get::<Events>(events),
         daemon.list::<Override>("/v1/overrides?"),
     )?;
-    let summary = Summary::from(status);
     let Promises { kept, not_asked, broken, unknown } = summary.promises;
     let all = self::broken(&top);
     let frame = Frame {
         here: "/".to_owned(),
         nav: "/",
         stream: Some("promises=true&devices=*".to_owned()),
+        is_refreshed: true,
         time: top.time,
         ..Frame::titled("Overview")
     };
@@ -122,7 +122,7 @@ async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>
     let page = Overview {
         frame,
         sentence: sentence(&top, Some(kept + not_asked + broken + unknown)),
-        trouble: trouble(&summary),
+        trouble: trouble(&summary, &top),
         broken: all.iter().take(BROKEN_MAX).map(|one| row(one, &top)).collect(),
         more_broken: all.len().saturating_sub(BROKEN_MAX),
         takers: top.devices.iter().map(|device| of_device(&top, &device.device)).collect(),
@@ -205,7 +205,7 @@ fn taker_part(taker: &Taker<'_>, colour: usize, x: f64) -> TakerPart {
 }
 
 /// What else is not as it should be, each in a sentence with links.
-fn trouble(summary: &Summary) -> Vec<Vec<Part>> {
+fn trouble(summary: &Summary, top: &Top) -> Vec<Vec<Part>> {
     let text = |text: String| Part { text, href: None };
     let of_vm = |vm: &str, name: String, rest: String| vec![Part { text: name, ..vm_link(vm) }, text(rest)];
     let mut all = Vec::new();
@@ -237,7 +237,7 @@ fn trouble(summary: &Summary) -> Vec<Vec<Part>> {
     all.extend(
         summary.file_systems.iter().filter(|system| system.is_low).map(|system| vec![text(system.text.clone())]),
     );
-    for device in &summary.devices {
+    for device in &top.devices {
         let problem = |problem: &String| {
             vec![text("Device ".to_owned()), device_link(&device.device), text(format!(" {problem}"))]
         };

@@ -116,6 +116,7 @@ async fn vm(
     let frame = Frame {
         nav: "/vms",
         here: format!("/vms/{}", part(&name)),
+        is_refreshed: true,
         stream: Some(format!("vms={}&details=true", part(&name))),
         time: asked.top.time,
         ..Frame::titled(&format!("VM {name}"))
