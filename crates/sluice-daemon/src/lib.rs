@@ -24,6 +24,7 @@ pub mod events;
 pub mod explain;
 pub mod failure;
 pub mod findings;
+mod http;
 pub mod jail;
 pub mod launcher;
 pub mod metrics;

@@ -190,8 +190,8 @@ fn a_change_is_tried_first_and_made_only_for_the_version_that_was_read() {
     assert_eq!((tried.status, &tried.body["changes"][0]["after"]), (200, &json!("300")), "{}", tried.body);
     let parts: Vec<_> = tried.body["parts"].as_array().unwrap().iter().map(|part| &part["text"]).collect();
     let told = [
-        "a reserves 30 % of disk, was 10 %; spare for a on disk: 467 iops, was 600",
         "spare for b on disk: 233 iops, was 300",
+        "a reserves 30 % of disk, was 10 %; spare for a on disk: 467 iops, was 600",
     ];
     assert_eq!(parts, told);
     refused(

@@ -20,7 +20,7 @@ const FILES_MAX: usize = 2;
 const CIRCLE_MAX: usize = 6;
 
 /// Maximum number of crates that the daemon links, with its own.
-const CRATES_MAX: usize = 135;
+const CRATES_MAX: usize = 145;
 /// Maximum number of lines of the product's code, without comments and tests. `cargo xtask lines` prints them.
 const PRODUCT_LINES_MAX: usize = 76_240;
 

@@ -2,11 +2,9 @@
 //! nothing.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use sluice_api::change::{self, Changed, Holds, Settings};
 use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
@@ -18,12 +16,11 @@ use sluice_sched::Bytes;
 use super::audit::{self, Author};
 use super::describe::{describe, difference, fault};
 use super::overdue::Overdue;
-use super::socket::{Manner, Peer};
+use super::socket::Peer;
 use super::target::{has, known, matching, refuse_held};
 use super::undo;
 use super::{Code, Reply, Request};
-use crate::failure::chain;
-use crate::server::{Extra, LossQuery, Server, ServerError};
+use crate::server::{Extra, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
 use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, Overrides, file_value, flat};
@@ -326,123 +323,6 @@ pub(super) fn with_unapplied(reply: Reply, unapplied: &[ServerError]) -> Reply {
     }
     let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
     Reply { ok: false, code: Some(Code::Incomplete), error: Some(errors.join("; ")), ..reply }
-}
-
-/// Returns the files that must be queried before the loss of a VM or volume is accepted.
-pub fn loss_query(server: &Server, target: &str) -> Result<LossQuery, Reply> {
-    known(server, target).map(|target| server.loss_query(&target))
-}
-
-/// Accepts the loss, after all files have been queried. The VM or volume may have been removed since.
-pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
-    let target = match known(server, target) {
-        Ok(target) => target,
-        Err(reply) => return reply,
-    };
-    let before = describe(server, &target);
-    match server.accept_loss(&target) {
-        Ok(true) => {
-            let after = describe(server, &target);
-            let (old, new) = difference(before.as_ref(), after.as_ref());
-            tracing::warn!(%who, what = %format_args!("accept-loss {target}"), before = old, after = new, "Loss accepted: writes and flushes resume");
-            Reply::changed(before, after)
-        }
-        Ok(false) => nothing_lost(&target.to_string()),
-        Err(error) => Reply::failed(Code::Refused, chain(&error)),
-    }
-}
-
-/// Returns what it would change to accept the loss.
-pub fn preview_of_loss(server: &Server, target: &str) -> Reply {
-    let fails = |target: Target| match describe(server, &target) {
-        Some(Settings::Vm(vm)) => vm.writes_fail.iter().map(|volume| format!("{}/{volume}", target.vm)).collect(),
-        Some(Settings::Volume(volume)) if volume.writes_fail.is_some() => vec![target.to_string()],
-        _ => Vec::new(),
-    };
-    let volumes = match known(server, target) {
-        Ok(target) => fails(target),
-        Err(reply) => return reply,
-    };
-    if volumes.is_empty() {
-        return nothing_lost(target);
-    }
-    let [key, before, after, effect] =
-        ["writes", "fail", "are taken", "its writes and flushes resume, and what was lost stays lost"];
-    let of = |name| {
-        let [key, before, after, effect] = [key, before, after, effect].map(str::to_owned);
-        change::Effect { name, key, before, after, effect }
-    };
-    Reply::with(&change::Preview { changes: volumes.into_iter().map(of).collect(), ..change::Preview::default() })
-}
-
-fn nothing_lost(target: &str) -> Reply {
-    Reply::failed(
-        Code::Refused,
-        format!("No loss to accept: no sync of {target} has failed, so nothing needs to be done"),
-    )
-}
-
-/// Returns what differs from the files.
-pub fn get_overrides(state: &State) -> Reply {
-    let all = state.saved.overrides.iter().map(|known| known.described(state.overdue.in_words(&known.name())));
-    Reply::with(&change::Overrides { overrides: all.collect() })
-}
-
-/// Returns the host file as it is in force: with its drop-ins and the changes made at run time. It has only `state` of
-/// `[daemon]`, since the rest is not for observers, and no `[alert]`, which may name secrets.
-pub fn get_host(state: &State) -> Reply {
-    let laid = state.files.laid(&state.saved.overrides.changes());
-    let Ok(serde_json::Value::Object(mut host)) = laid else {
-        return Reply::failed(Code::Refused, "The host file in force has errors; `sluice check FILE` reports them");
-    };
-    host.remove("alert");
-    if let Some(serde_json::Value::Object(daemon)) = host.get_mut("daemon") {
-        daemon.retain(|key, _| key == "state");
-    }
-    Reply::with(&change::HostFile { host })
-}
-
-/// Returns the keys of one object of that file, with its version.
-pub fn get_keys(state: &State, request: &Request) -> Reply {
-    let Request::Keys { target } = request else { unreachable!("it asks for keys") };
-    let found = keys(state, target);
-    found.map_or_else(|refused| refused, |keys| Reply::with(&change::Keys { version: version_of(&keys), keys }))
-}
-
-/// The keys of an object, without those of the objects in it.
-fn keys(state: &State, target: &str) -> Result<Map<String, Value>, Reply> {
-    let object: Object = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
-    let Ok(laid) = state.files.laid(&state.saved.overrides.changes()) else {
-        let error = "The host file in force has errors; `sluice check FILE` reports them";
-        return Err(Reply::failed(Code::Refused, error));
-    };
-    match object.path().iter().try_fold(&laid, |at, part| at.get(part)) {
-        Some(Value::Object(table)) => {
-            let mut table = table.clone();
-            table.retain(|key, _| {
-                !matches!((&object, key.as_str()), (Object::Target(Target { volume: None, .. }), "volume" | "nic"))
-            });
-            Ok(table)
-        }
-        _ => Err(Reply::failed(Code::NotFound, format!("There is no {target}"))),
-    }
-}
-
-/// A short text that is another one when any of the keys is.
-fn version_of(keys: &Map<String, Value>) -> String {
-    let mut hasher = DefaultHasher::new();
-    Value::Object(keys.clone()).to_string().hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
-}
-
-/// Refuses a change that was made for another version of its object.
-pub fn is_current(state: &State, request: &Request, manner: &Manner) -> Result<(), Reply> {
-    let (Some(version), Some(target)) = (&manner.only_if, request.target()) else { return Ok(()) };
-    let is_current = keys(state, target).is_ok_and(|keys| version_of(&keys) == *version);
-    let error = || {
-        format!("{target} has changed since it was read: read it again, and decide whether the change is still meant")
-    };
-    is_current.then_some(()).ok_or_else(|| Reply::failed(Code::Changed, error()))
 }
 
 /// A proposal in the making.

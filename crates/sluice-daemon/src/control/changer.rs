@@ -27,8 +27,9 @@ use self::helpers::Helpers;
 use self::retry::Retries;
 use self::shared::{InForce, Shared, Tasks};
 use self::watch::{Report, Watch};
-use super::apply::{self, State};
+use super::apply::State;
 use super::audit::{Author, RoleRefusals};
+use super::keys;
 use super::overdue::Overdue;
 use super::roles::{Rights, Roles};
 use super::socket::Asked;
@@ -46,6 +47,7 @@ pub mod aside;
 mod change;
 mod expiry;
 mod helpers;
+mod loss;
 mod record;
 mod refused;
 mod reload;
@@ -273,9 +275,9 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 }
                 Reply::failed(Code::Refused, refused)
             }
-            Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),
-            Ok(()) if asked.request == Request::GetHost => apply::get_host(state),
-            Ok(()) if matches!(asked.request, Request::Keys { .. }) => apply::get_keys(state, &asked.request),
+            Ok(()) if asked.request == Request::GetOverrides => keys::get_overrides(state),
+            Ok(()) if asked.request == Request::GetHost => keys::get_host(state),
+            Ok(()) if matches!(asked.request, Request::Keys { .. }) => keys::get_keys(state, &asked.request),
             Ok(()) => {
                 let Asked { request, peer, manner, reply } = asked;
                 let kind = match request {

@@ -9,6 +9,8 @@ pub mod audit;
 pub mod changer;
 pub mod describe;
 pub mod http;
+mod keys;
+mod loss;
 mod overdue;
 mod plan;
 mod preview;

@@ -1,6 +1,7 @@
 //! What a change would do, for those who ask before they make it.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_api::amount::{percent, rate};
 use sluice_api::change::{PartChange, Preview};
@@ -20,7 +21,7 @@ pub(super) fn preview(old: &Host, new: &Host, warnings: &[String]) -> Preview {
         (was != is).then(|| part_change(key, was, is))
     });
     let mut parts: Vec<PartChange> = changed.collect();
-    parts.sort_by(|one, other| gain(one).total_cmp(&gain(other)));
+    parts.sort_by(by_loss);
     Preview { changes: plan::plan(old, new), parts, warnings: warnings.to_vec() }
 }
 
@@ -32,12 +33,14 @@ struct Part {
 }
 
 /// The parts of all VMs, by device and VM.
-type Parts = std::collections::BTreeMap<(String, String), Part>;
+type Parts = BTreeMap<(String, String), Part>;
 
-fn gain(part: &PartChange) -> f64 {
+/// Orders those that lose of their reservation first, then those that lose of the spare capacity.
+fn by_loss(one: &PartChange, other: &PartChange) -> Ordering {
     let gain = |before: Option<f64>, after: Option<f64>| after.unwrap_or(0.0) - before.unwrap_or(0.0);
-    gain(part.spare_iops_before, part.spare_iops_after)
-        .min(gain(part.reserved_percent_before, part.reserved_percent_after))
+    let reserved = |part: &PartChange| gain(part.reserved_percent_before, part.reserved_percent_after);
+    let spare = |part: &PartChange| gain(part.spare_iops_before, part.spare_iops_after);
+    reserved(one).total_cmp(&reserved(other)).then(spare(one).total_cmp(&spare(other)))
 }
 
 fn part_change((device, vm): (String, String), was: Part, is: Part) -> PartChange {
@@ -127,9 +130,7 @@ mod tests {
         let volume =
             |vm: &str| format!("[vm.{vm}.volume.v]\ndevice = \"d\"\nsize = \"1MiB\"\nexport.socket = \"/run/{vm}\"\n");
         let vms = format!("[vm.db]\n{db}\n{}[vm.web]\n{web}\n{}", volume("db"), volume("web"));
-        let text = format!(
-            "[device.d]\nbackend = \"null\"\ncapacity = \"1000 iops\"\nadmission = {{ weight_floor = \"0%\" }}\n{vms}"
-        );
+        let text = format!("[device.d]\nbackend = \"null\"\ncapacity = \"1000 iops\"\n{vms}");
         sluice_config::parse("a test's host file", &text).unwrap_or_else(|found| panic!("{found}"))
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::line::{self, REQUEST_MAX};
@@ -13,23 +13,21 @@ use sluice_io::socket_file::SocketFile;
 use sluice_io::users;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Reply, Request, http};
+use crate::http::connections::{Connections, Limits, Permit};
 
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
 /// request will be carried out, so it must not be told of a failure.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
-/// Maximum number of connections of clients that are neither root nor the daemon's user, and of those that are. For a further
-/// one the oldest is closed that has not sent its request.
-const CLIENTS_MAX: usize = 32;
-const ADMINS_MAX: usize = 64;
-/// Maximum number of connections of each user that is neither. Otherwise one could keep all others out by being silent.
-const CLIENTS_OF_USER_MAX: usize = 8;
+/// Connections of clients that are neither root nor the daemon's user, of those that are, and of each user that is neither. Otherwise one
+/// could keep all others out by being silent.
+const LIMITS: Limits = Limits { clients: 32, admins: 64, of_user: 8 };
 /// Group of the socket if the host file states none and the group exists.
 const GROUP: &str = "sluice";
 
@@ -185,94 +183,13 @@ impl Drop for ControlSocket {
     }
 }
 
-/// The connections of all clients.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Connections(Arc<Mutex<Table>>);
-
-#[derive(Debug, Default)]
-struct Table {
-    /// In the order in which they were accepted.
-    connections: Vec<Connection>,
-    accepted: u64,
-}
-
-#[derive(Debug)]
-struct Connection {
-    number: u64,
-    uid: u32,
-    is_admin: bool,
-    /// Whether a request of it is being answered. Then it makes no room.
-    is_asking: bool,
-    /// Told when it must make room for another one.
-    end: Arc<Notify>,
-}
-
-/// A connection, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Permit {
-    connections: Connections,
-    number: u64,
-    end: Arc<Notify>,
-}
-
-impl Connections {
-    /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that asks for nothing now
-    /// makes room; `None` if all of them do.
-    pub(super) fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_user = |other: &Connection| other.uid == uid;
-        let of_class = |other: &Connection| other.is_admin == is_admin;
-        let class_max = if is_admin { ADMINS_MAX } else { CLIENTS_MAX };
-        if !is_admin {
-            table.make_room(CLIENTS_OF_USER_MAX, of_user)?;
-        }
-        table.make_room(class_max, of_class)?;
-        table.accepted += 1;
-        let (number, end) = (table.accepted, Arc::<Notify>::default());
-        table.connections.push(Connection { number, uid, is_admin, is_asking: false, end: Arc::clone(&end) });
-        Some(Permit { connections: self.clone(), number, end })
-    }
-}
-
-impl Table {
-    fn make_room(&mut self, max: usize, competes: impl Fn(&Connection) -> bool) -> Option<()> {
-        if self.connections.iter().filter(|other| competes(other)).count() >= max {
-            let oldest = self.connections.iter().position(|other| competes(other) && !other.is_asking)?;
-            self.connections.remove(oldest).end.notify_one();
-        }
-        Some(())
-    }
-}
-
-impl Permit {
-    /// Notes whether a request of the client is being answered: then it makes no room for others.
-    pub(super) fn set_asking(&self, asks: bool) {
-        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = table.connections.iter_mut().find(|other| other.number == self.number) {
-            own.is_asking = asks;
-        }
-    }
-
-    /// Waits until the connection must make room for another one.
-    pub(super) async fn ended(&self) {
-        self.end.notified().await;
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.connections.retain(|other| other.number != self.number);
-    }
-}
-
 async fn accept(listener: UnixListener, to: To) {
-    let connections = Connections::default();
+    let connections = Connections::new(LIMITS);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Ok(peer) = Peer::of(&stream) else { continue };
-                let Some(permit) = connections.enter(peer.uid, peer.is_admin()) else {
+                let Some(permit) = connections.enter(peer.uid, peer.is_admin()).await else {
                     tracing::debug!(%peer, "Control client rejected: too many are connected");
                     continue;
                 };
@@ -346,7 +263,7 @@ mod tests {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (sender, mut asked) = mpsc::channel(1);
         let peer = Peer::of(&theirs).unwrap();
-        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        let permit = Connections::new(LIMITS).enter(peer.uid, true).await.unwrap();
         let served = tokio::spawn(converse(theirs, peer, permit, To::lines(sender)));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
         let Asked { request, peer, reply, .. } = asked.recv().await.unwrap();
@@ -360,31 +277,6 @@ mod tests {
         served.await.unwrap().unwrap();
     }
 
-    #[test]
-    fn one_user_took_the_connections_of_all_others() {
-        let connections = Connections::default();
-        let enter = |uid| connections.enter(uid, false);
-        let mut first: Vec<_> = (0..CLIENTS_OF_USER_MAX).map(|_| enter(1000).unwrap()).collect();
-        let other = enter(1001).unwrap();
-        let further = enter(1000).expect("the oldest of this user has sent nothing");
-        let is_ended = |permit: &Permit| {
-            let table = connections.0.lock().unwrap();
-            table.connections.iter().all(|other| other.number != permit.number)
-        };
-        assert_eq!(first.iter().map(is_ended).filter(|ended| *ended).count(), 1);
-        assert!(is_ended(&first[0]));
-        first.iter().chain([&further]).for_each(|permit| permit.set_asking(true));
-        assert!(enter(1000).is_none(), "all of its connections are used");
-        first.pop();
-        let held = enter(1000).expect("one of its connections has ended");
-        held.set_asking(true);
-        first[1].set_asking(false);
-        assert!(enter(1000).is_some() && is_ended(&first[1]), "one of them has its answer");
-        assert!(enter(0).is_some());
-        drop((first, further, other, held));
-        assert!(connections.0.lock().unwrap().connections.is_empty());
-    }
-
     #[tokio::test]
     async fn silent_connections_of_root_kept_root_out() {
         let place = tempfile::tempdir().unwrap();
@@ -392,7 +284,7 @@ mod tests {
         let (sender, _asked) = mpsc::channel(1);
         let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), To::lines(sender)));
         let mut silent = Vec::new();
-        for _ in 0..ADMINS_MAX {
+        for _ in 0..LIMITS.admins {
             silent.push(UnixStream::connect(&path).await.unwrap());
         }
         let mut client = UnixStream::connect(&path).await.unwrap();
@@ -409,7 +301,7 @@ mod tests {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let peer = Peer::of(&theirs).unwrap();
         let before = tokio::time::Instant::now();
-        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        let permit = Connections::new(LIMITS).enter(peer.uid, true).await.unwrap();
         assert!(converse(theirs, peer, permit, To::lines(mpsc::channel(1).0)).await.is_err());
         assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }

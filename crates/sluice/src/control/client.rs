@@ -15,6 +15,7 @@ use sluice_api::policy::Policy;
 use sluice_api::problem::Kind;
 use sluice_api::request::{Reply, Request};
 use sluice_config::CONTROL_SOCKET;
+use sluice_config::changes::Object;
 
 use crate::show;
 use sluice_daemon::failure::Failure;
@@ -84,6 +85,10 @@ impl Daemon {
     }
 
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
+        let wrong = request.target().and_then(|target| target.parse::<Object>().err());
+        if let Some(wrong) = wrong {
+            return Err(Failure::Run(wrong.into()));
+        }
         let socket = self.path();
         http::ask(&socket, request).map_err(|failed| failure(&socket, failed))
     }

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_api::change::Effect;
-use sluice_api::event::EventKind;
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use tokio::sync::{MutexGuard, oneshot, watch};
@@ -29,12 +28,12 @@ use super::refused::Refused;
 use super::reload::{self, Read};
 use super::shared::{InForce, ServerEvent, Shared};
 use super::start::Start;
-use super::{aside, expiry, saving, start, takeover};
+use super::{aside, expiry, loss, saving, start, takeover};
 use crate::control::apply::{self, Proposal};
 use crate::control::audit::{self, Author};
 use crate::control::preview::preview;
 use crate::control::socket::{Manner, Peer};
-use crate::control::{Code, Reply, Request, plan};
+use crate::control::{Code, Reply, Request, keys, plan};
 use crate::failure::Failure;
 use crate::jail;
 use crate::request_sizes;
@@ -93,7 +92,7 @@ async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>
     loop {
         let made = match &kind {
             Kind::Request(Request::AcceptLoss { target }, peer, manner) => {
-                accept_loss(shared, target, peer, manner).await
+                loss::accept(shared, target, peer, manner).await
             }
             Kind::Request(Request::Takeover { target, from }, peer, _) => {
                 takeover::take_over(shared, (target, from.as_deref()), peer, &mut later).await
@@ -155,23 +154,6 @@ pub(super) async fn make(
             Err(error.into())
         }
     }
-}
-
-/// Accepts a loss of writes when the disks have reported all of it.
-async fn accept_loss(shared: &Shared, target: &str, peer: &Peer, manner: &Manner) -> Result<Option<Reply>, Refused> {
-    let query = apply::loss_query(&shared.in_force.borrow().server, target).map_err(Refused::Reply)?;
-    let paths = query.paths();
-    shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await?;
-    let in_force = shared.in_force.borrow();
-    if manner.is_dry_run {
-        return Ok(Some(apply::preview_of_loss(&in_force.server, target)));
-    }
-    let reply = apply::accept_loss(&in_force.server, target, peer.clone());
-    if reply.ok {
-        let request = Request::AcceptLoss { target: target.to_owned() };
-        shared.report([Author::of(&request, peer, &in_force.roles).did(EventKind::LossAccepted, target)]);
-    }
-    Ok(Some(reply))
 }
 
 /// A change that can be put into force, as long as the keeper is not released.
@@ -283,7 +265,7 @@ impl Draft {
             Kind::Retry(name) => Proposal::retry(Arc::clone(server.host()), state.saved.clone(), name.clone()),
             Kind::Expiry(names) => expiry::propose(state, names).map_err(Refused::File)?,
             Kind::Request(request, peer, manner) => {
-                apply::is_current(state, request, manner).map_err(Refused::Reply)?;
+                keys::is_current(state, request, manner).map_err(Refused::Reply)?;
                 return apply::propose(server, state, place, (request, peer)).map_err(Refused::Reply);
             }
         };

@@ -13,15 +13,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{Json, Nothing, Path, Query, Tried};
-use super::problem::{Failed, Kind};
 use super::{Asking, Changed, Client, Outcome};
 use crate::control::socket::Manner;
+use crate::http::problem::{Failed, Kind};
 
 pub(super) fn routes() -> OpenApiRouter {
     OpenApiRouter::new()
         .routes(routes!(set_vm, detach_vm))
         .routes(routes!(set_volume, attach, detach))
-        .routes(routes!(set_nic))
+        .routes(routes!(set_nic, attach_nic, detach_nic))
         .routes(routes!(set_policy))
         .routes(routes!(resize))
         .routes(routes!(accept_loss_of_vm))
@@ -146,6 +146,20 @@ async fn attach(
     client.change(Request::Attach { target, keys, vm, how }, manner(&headers, &tried)?).await
 }
 
+/// Attach a NIC, and its VM if that is new
+#[utoipa::path(post, path = "/v1/nics/{vm}/{nic}", params(Tried), responses((status = 200, body = Outcome)))]
+async fn attach_nic(
+    Extension(client): Asking,
+    Path((vm, nic)): Path<(String, String)>,
+    Query(tried): Query<Tried>,
+    headers: HeaderMap,
+    Json(body): Json<Attach>,
+) -> Changed {
+    let how = body.how()?;
+    let (target, Attach { keys, vm, .. }) = (format!("{vm}/nic/{nic}"), body);
+    client.change(Request::Attach { target, keys, vm, how }, manner(&headers, &tried)?).await
+}
+
 async fn remove(client: &Client, target: String, headers: &HeaderMap, asked: Detach) -> Changed {
     let manner = manner(headers, &Tried { dry_run: asked.dry_run })?;
     client.change(Request::Detach { target, how: asked.how()? }, manner).await
@@ -171,6 +185,17 @@ async fn detach(
     headers: HeaderMap,
 ) -> Changed {
     remove(&client, format!("{vm}/{volume}"), &headers, asked).await
+}
+
+/// Detach a NIC
+#[utoipa::path(delete, path = "/v1/nics/{vm}/{nic}", params(Detach), responses((status = 200, body = Outcome)))]
+async fn detach_nic(
+    Extension(client): Asking,
+    Path((vm, nic)): Path<(String, String)>,
+    Query(asked): Query<Detach>,
+    headers: HeaderMap,
+) -> Changed {
+    remove(&client, format!("{vm}/nic/{nic}"), &headers, asked).await
 }
 
 /// Grow a volume

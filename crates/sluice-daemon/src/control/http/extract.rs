@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
-use super::problem::{Failed, Kind};
+use crate::http::problem::{Failed, Kind};
 
 /// Names in the path.
 pub(super) struct Path<T>(pub(super) T);

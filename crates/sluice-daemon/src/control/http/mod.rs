@@ -12,24 +12,18 @@
 //! | `reads`, `past` | routes that read what is so now, and what was |
 //! | `changes`, `once` | routes that change, each once for an idempotency key |
 //! | `stream` | samples and events, sent as they come |
-//! | `extract`, `page`, `problem` | what handlers take from a request, parts of lists, errors |
+//! | `extract`, `page` | what handlers take from a request, and parts of lists |
 //! | `document` | the document of all of it |
 
 use std::io;
-use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use hyper::body::Bytes;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sluice_api::change::{self, Preview, Settings};
@@ -45,22 +39,18 @@ mod extract;
 mod once;
 mod page;
 mod past;
-mod problem;
 mod reads;
 mod stream;
 
 use self::once::Once;
-use self::problem::{Failed, Kind};
-use super::socket::{Asked, Manner, Peer, Permit};
+use super::socket::{Asked, Manner, Peer};
 use super::{Reply, Request};
+use crate::http;
+use crate::http::connections::Permit;
+use crate::http::problem::{Failed, Kind};
 
 /// Maximum length of a body, in bytes.
 const BODY_MAX: usize = 64 << 10;
-/// Maximum length of a head, in bytes.
-const HEAD_MAX: usize = 16 << 10;
-/// Maximum time for a head, and between two requests of a connection.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// A connection that speaks HTTP.
 pub(super) struct Connection {
     pub(super) stream: std::os::unix::net::UnixStream,
@@ -74,8 +64,6 @@ pub(super) struct Connection {
 #[derive(Clone)]
 struct Client {
     peer: Peer,
-    /// `None` for a stream, which is open although nothing is asked.
-    permit: Option<Arc<Permit>>,
     asked: mpsc::Sender<Asked>,
 }
 
@@ -100,9 +88,6 @@ struct Made {
 }
 
 type Changed = Result<axum::Json<Outcome>, Failed>;
-
-/// A request of a client that is being answered, until it is dropped.
-struct Answering<'a>(&'a Permit);
 
 /// Starts the thread. It ends when the sender of connections is dropped.
 ///
@@ -141,15 +126,7 @@ fn routes() -> Router {
     let (routes, document) = described().split_for_parts();
     let document = Bytes::from(document::finished(document));
     let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
-    routes
-        .merge(changes::of_a_vm())
-        .route("/openapi.json", get(answer))
-        .fallback(
-            |uri: Uri| async move { Failed::from(Kind::NoSuchResource.with(format!("There is no {}", uri.path()))) },
-        )
-        .method_not_allowed_fallback(|| async {
-            Failed::from(Kind::NotAllowed.with("The resource does not have this method"))
-        })
+    http::closed(routes.merge(changes::of_a_vm()).route("/openapi.json", get(answer)))
         .layer(from_fn_with_state(Once::default(), once::once))
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
@@ -158,44 +135,13 @@ async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<As
     let Connection { stream, begin, peer, permit } = connection;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)) else { return };
     let (read, write) = stream.into_split();
-    let io = TokioIo::new(tokio::io::join(io::Cursor::new(begin).chain(read), write));
-    let permit = Arc::new(permit);
-    let client = Client { peer, permit: Some(Arc::clone(&permit)), asked };
-    let service = TowerToHyperService::new(routes.layer(axum::Extension(client)));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT).max_buf_size(HEAD_MAX);
-    tokio::select! {
-        served = http.serve_connection(io, service) => {
-            if let Err(error) = served {
-                tracing::debug!(%error, "HTTP client left");
-            }
-        }
-        () = permit.ended() => tracing::debug!("HTTP client made room for another one"),
-    }
-}
-
-impl<'a> Answering<'a> {
-    fn of(permit: &'a Permit) -> Answering<'a> {
-        permit.set_asking(true);
-        Answering(permit)
-    }
-}
-
-impl Drop for Answering<'_> {
-    fn drop(&mut self) {
-        self.0.set_asking(false);
-    }
+    let io = tokio::io::join(io::Cursor::new(begin).chain(read), write);
+    http::serve(io, routes, permit, Client { peer, asked }).await;
 }
 
 impl Client {
-    /// The same for a stream, whose connection makes room for others also while it asks.
-    fn quiet(self) -> Client {
-        Client { permit: None, ..self }
-    }
-
     async fn ask(&self, request: Request, manner: Manner) -> Result<Reply, Failed> {
         let exiting = || Kind::Exiting.with("The daemon is exiting");
-        let _answering = self.permit.as_deref().map(Answering::of);
         let (reply, answer) = oneshot::channel();
         let asked = Asked { request, peer: self.peer.clone(), manner, reply };
         self.asked.send(asked).await.map_err(|_| exiting())?;

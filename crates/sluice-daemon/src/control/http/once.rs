@@ -15,8 +15,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 
-use super::problem::{Failed, Kind};
 use super::{BODY_MAX, Client};
+use crate::http::problem::{Failed, Kind};
 
 /// Name of the header.
 const HEADER: &str = "idempotency-key";

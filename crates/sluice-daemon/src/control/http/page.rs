@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{IntoParams, ToSchema};
 
-use super::problem::{Failed, Kind};
+use crate::http::problem::{Failed, Kind};
 
 /// Entries of an answer if none are stated, and the most.
 const LIMIT: usize = 100;

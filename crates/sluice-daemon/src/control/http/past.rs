@@ -13,9 +13,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{Nothing, Path, Query};
-use super::problem::{Failed, Kind};
 use super::{Asking, Client};
 use crate::explain::why::Question;
+use crate::http::problem::{Failed, Kind};
 
 pub(super) fn routes() -> OpenApiRouter {
     OpenApiRouter::new()

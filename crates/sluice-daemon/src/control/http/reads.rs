@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::Extension;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, ETAG};
+use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -20,8 +20,9 @@ use utoipa_axum::routes;
 
 use super::extract::{Nothing, Path, Query};
 use super::page::{Asked, Chosen, Entry, Page};
-use super::problem::{Failed, Kind};
 use super::{Asking, Client};
+use crate::http;
+use crate::http::problem::{Failed, Kind};
 
 type List = Result<Json<Page<Value>>, Failed>;
 type One = Result<Json<Value>, Failed>;
@@ -93,10 +94,10 @@ async fn metrics(
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
-    let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let (format, kind) = match accepts.is_some_and(|accept| accept.contains("application/openmetrics-text")) {
-        true => (MetricsFormat::OpenMetrics, OPEN_METRICS),
-        false => (MetricsFormat::Prometheus, PROMETHEUS),
+    let format = http::format_of(&headers);
+    let kind = match format {
+        MetricsFormat::OpenMetrics => OPEN_METRICS,
+        MetricsFormat::Prometheus => PROMETHEUS,
     };
     let metrics: Metrics = client.get(Request::Metrics { format }).await?;
     Ok(([(CONTENT_TYPE, kind)], metrics.text.unwrap_or_default()).into_response())
@@ -362,10 +363,18 @@ async fn clients_of_nic(
 
 async fn all_overrides(client: &Client) -> Result<Vec<Entry<Override>>, Failed> {
     let Overrides { overrides } = client.get(Request::GetOverrides).await?;
-    Ok(overrides.into_iter().map(|one| (one.name.clone(), one)).collect())
+    // In the order in which they were made.
+    let mut number = 0;
+    let mut last = String::new();
+    let entry = |one: Override| {
+        number = if one.at == last { number + 1 } else { 0 };
+        last.clone_from(&one.at);
+        (format!("{} {number:06}", one.at), one)
+    };
+    Ok(overrides.into_iter().map(entry).collect())
 }
 
-/// Changes made at run time
+/// Changes made at run time, in the order in which they were made
 #[utoipa::path(get, path = "/v1/overrides", params(Asked), responses((status = 200, body = Page<Override>)))]
 async fn overrides(Extension(client): Asking, Query(asked): Query<Asked>) -> List {
     asked.page(all_overrides(&client).await?).map(Json)
@@ -374,5 +383,6 @@ async fn overrides(Extension(client): Asking, Query(asked): Query<Asked>) -> Lis
 /// A change made at run time, by its name, which may have slashes
 #[utoipa::path(get, path = "/v1/overrides/{*name}", params(Chosen), responses((status = 200, body = Override)))]
 async fn one_override(Extension(client): Asking, Path(name): Path<String>, Query(chosen): Query<Chosen>) -> One {
-    find(all_overrides(&client).await?, &name, "change made at run time", &chosen)
+    let all = all_overrides(&client).await?.into_iter().map(|(_, one)| (one.name.clone(), one));
+    find(all.collect(), &name, "change made at run time", &chosen)
 }

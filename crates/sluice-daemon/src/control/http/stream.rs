@@ -21,8 +21,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::Query;
-use super::problem::Failed;
 use super::{Asking, Client};
+use crate::http::problem::Failed;
 
 /// Time between two samples.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ async fn stream(Extension(client): Asking, headers: HeaderMap, Query(of): Query<
         None => events(&client, None).await?.last,
     };
     let (sender, body) = Channel::<Bytes>::new(1);
-    let (client, vms) = (client.quiet(), of.vms.map(|vms| vms.split(',').map(str::to_owned).collect()));
+    let (client, vms) = (client, of.vms.map(|vms| vms.split(',').map(str::to_owned).collect()));
     tokio::spawn(async move { follow(client, vms, after, sender).await });
     Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::new(body)).into_response())
 }

@@ -4,11 +4,11 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-pub(super) use sluice_api::problem::{Kind, Problem};
+pub(crate) use sluice_api::problem::{Kind, Problem};
 
 /// A request that is answered with a problem.
 #[derive(Debug)]
-pub(super) struct Failed(pub(super) Box<Problem>);
+pub(crate) struct Failed(pub(crate) Box<Problem>);
 
 impl From<Problem> for Failed {
     fn from(problem: Problem) -> Failed {
