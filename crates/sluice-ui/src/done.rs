@@ -23,6 +23,8 @@ pub(crate) struct Change {
     /// Changes that it has replaced.
     pub(crate) replaced: Vec<Override>,
     pub(crate) warnings: Vec<String>,
+    /// Tag of the version that it has made: the undo of another version would undo what others have changed.
+    pub(crate) etag: Option<String>,
     /// How long it holds, in words.
     pub(crate) until: String,
     pub(crate) is_undone: bool,
@@ -103,7 +105,7 @@ mod tests {
         let keys = ["limit", "net.limit"].map(str::to_owned).to_vec();
         let text = vec!["limit 500 iops".to_owned()];
         let (target, until) = ("db1".to_owned(), "reset".to_owned());
-        Change { number: 0, target, text, keys, replaced, warnings: Vec::new(), until, is_undone: false }
+        Change { number: 0, target, text, keys, replaced, warnings: Vec::new(), etag: None, until, is_undone: false }
     }
 
     #[test]

@@ -214,6 +214,13 @@ fn a_change_is_previewed_confirmed_and_undone_and_a_refused_one_changes_nothing(
     assert_eq!(ui.post(&place, "/undo", &[("done", "1")]).status, 303);
     assert_eq!((limit(), &api(&place, "/v1/overrides")["total"]), (Value::Null, &json!(0)));
     ui.get(&place, "/vms/a?done=1").has(200, &["Undone:"]);
+    // An undo does not undo what others have changed since.
+    let etag = field(&ui.get(&place, "/vms/a").body, "etag");
+    assert_eq!(form("210 iops", "confirm", &etag).header("location"), Some("/vms/a?done=2"));
+    cli(&place, &["set", "a", "limit=220 iops", "--permanent"]);
+    ui.post(&place, "/undo", &[("done", "2")]).has(412, &["Nothing was undone"]);
+    assert_eq!(limit(), 220.0);
+    cli(&place, &["reset", "--all"]);
     // What another program has set is undone by its name.
     cli(&place, &["set", "b", "weight=70"]);
     ui.get(&place, "/undo?name=b/weight").has(200, &["Undo b/weight", "70", "What the undo does"]);

@@ -503,7 +503,8 @@ async fn take(
     let mut answer: Value = answer.read()?;
     // The change is made, whatever else is known of it.
     let changed: Changed = serde_json::from_value(answer["result"].take()).unwrap_or_default();
-    let number = shared.done.add(done(target, &wanted, changed));
+    let etag = target.in_force(shared).await.ok().map(|made| made.etag);
+    let number = shared.done.add(Change { etag, ..done(target, &wanted, changed) });
     Ok(Redirect::to(&format!("{}?done={number}", target.page())).into_response())
 }
 
@@ -523,6 +524,7 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
         keys: wanted.keys.iter().map(ToString::to_string).collect(),
         replaced: changed.holds.replaced,
         warnings: changed.warnings,
+        etag: None,
         until,
         is_undone: false,
     }

@@ -10,7 +10,8 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 use sluice_api::change::{Override, Preview};
-use sluice_api::http::Call;
+use sluice_api::http::{Call, Failed};
+use sluice_api::problem::Kind;
 
 use super::change::Target;
 use super::overview::plain;
@@ -83,6 +84,17 @@ async fn undo(
     }
 }
 
+/// Tells what to do if something else has changed the object.
+fn stale(failed: Failed) -> Failure {
+    let is_stale = matches!(&failed, Failed::Refused(problem) if problem.kind() == Some(Kind::Changed));
+    let mut failure = Failure::from(failed);
+    if is_stale {
+        failure.detail +=
+            ". Nothing was undone: look at the changes in force on the page of events, and undo them one by one.";
+    }
+    failure
+}
+
 async fn undo_done(shared: &Shared, number: u64) -> Result<Redirect, Failure> {
     let change = shared.done.get(number).filter(|change| !change.is_undone);
     let gone = "The change is not known any more, or was undone. Look for it among the changes in force.";
@@ -90,7 +102,9 @@ async fn undo_done(shared: &Shared, number: u64) -> Result<Redirect, Failure> {
     let mixed = "What it has replaced ends at several times: undo it with the commands that `sluice events` shows.";
     let body = change.undo().ok_or_else(|| Failure::invalid(mixed))?;
     let target = Target::named(&change.target);
-    shared.daemon.ask(&Call::send(Method::PATCH, target.path(), body)).await?;
+    let call = Call::send(Method::PATCH, target.path(), body);
+    let call = change.etag.iter().fold(call, |call, etag| call.header("if-match", etag.clone()));
+    shared.daemon.ask(&call).await.map_err(stale)?;
     shared.done.undo(number);
     Ok(Redirect::to(&format!("{}?done={number}", target.page())))
 }
