@@ -273,10 +273,15 @@ impl Typed {
             in_force: known(key),
             problem: None,
         };
+        let mut fields: Vec<Field> = self.texts().into_iter().map(field).collect();
+        if target.volume.as_ref().is_some_and(|name| name.starts_with("nic/")) {
+            // Its keys have the same names, and rates of bits.
+            fields.iter_mut().zip(&NET_KEYS).for_each(|(field, key)| field.hint = key.hint);
+        }
         Form {
             name: target.name(),
             action: target.action(),
-            fields: self.texts().into_iter().map(field).collect(),
+            fields,
             terms: TERMS.iter().map(|(value, text)| Term { value, text, is_chosen: *value == self.term }).collect(),
             reason: self.reason.clone(),
             etag: in_force.map_or(self.etag.clone(), |in_force| in_force.etag.clone()),

@@ -50,6 +50,8 @@ struct Vm {
     done: Option<done::Change>,
     rows: Vec<Row>,
     why: Result<Why, String>,
+    /// What is not in lists of their own below it.
+    told: String,
     details: Vec<Detail>,
     charts: Vec<ChartView>,
     volumes: Vec<VolumeRow>,
@@ -81,8 +83,8 @@ struct NeighbourRow {
 /// A volume or NIC.
 struct VolumeRow {
     row: Row,
-    /// Address of its form; a NIC has none.
-    href: Option<String>,
+    /// Address of its form.
+    href: String,
     faults: Vec<String>,
 }
 
@@ -132,6 +134,7 @@ async fn vm(
         volumes: volumes(&vms, &asked),
         clients: asked.clients.iter().filter(|client| client.vm == name).map(client).collect(),
         events: asked.events.iter().rev().take(EVENTS_MAX).map(EventRow::of).collect(),
+        told: asked.why.as_ref().map_or(String::new(), |why| told(&why.text)),
         why: asked.why,
         form: asked.form,
         name,
@@ -157,6 +160,12 @@ async fn ask(shared: &Shared, name: &str) -> Result<Asked, Failure> {
     )?;
     let why = why.map_err(|failed| Failure::from(failed).detail);
     Ok(Asked { top, now: own, why, seconds, minutes, clients, events: events.events, form })
+}
+
+/// Returns the text without the paragraphs that the page has as lists.
+fn told(text: &str) -> String {
+    let is_listed = |part: &&str| part.starts_with("Its device meanwhile:") || part.starts_with("What would help:");
+    text.split("\n\n").filter(|part| !is_listed(part)).collect::<Vec<_>>().join("\n\n")
 }
 
 fn of_device<'a>(history: &'a History, device: &str) -> Option<&'a DeviceHistory> {
@@ -260,8 +269,8 @@ fn volumes(vms: &[&top::Vm], asked: &Asked) -> Vec<VolumeRow> {
             true => one.failed_requests.to_string(),
             false => format!("{} failing", one.failed_requests),
         });
-        let is_nic = row.name.starts_with("nic/");
-        let href = (!is_nic).then(|| format!("/change/{}/{}", part(&vm), part(&row.name)));
+        let name = row.name.split('/').map(part).collect::<Vec<_>>().join("/");
+        let href = format!("/change/{}/{name}", part(&vm));
         VolumeRow { href, faults, row: Row { failed, ..row } }
     })
     .collect()
@@ -273,5 +282,26 @@ fn client(client: &Client) -> ClientRow {
         protocol: client.protocol.clone(),
         peer: if client.peer.is_empty() { NOTHING.to_owned() } else { client.peer.clone() },
         outstanding: client.outstanding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_not_in_the_text_too() {
+        let text = "db1 gets 5 iops.\n\nIts device meanwhile:\n  a\n\nWhat would help:\n  b\n\nChanges of it in the last 1 h:\n  c";
+        assert_eq!(told(text), "db1 gets 5 iops.\n\nChanges of it in the last 1 h:\n  c");
+    }
+
+    #[test]
+    fn reasons_of_waiting_are_sorted_and_counted() {
+        let parts = WaitedFor { own_limit: 20.0, share: 79.8, device: 0.2, ..WaitedFor::default() };
+        let words: Vec<(&str, String)> = waited(&parts).into_iter().map(|(wait, _, text)| (wait, text)).collect();
+        assert_eq!(words, [("share of others", "80 %".to_owned()), ("own limit", "20 %".to_owned())]);
+        let minute = |wait| Point { wait, ..Point::default() };
+        let minutes = [minute(Wait::Device), minute(Wait::Share), minute(Wait::Device), minute(Wait::Nothing)];
+        assert_eq!(in_hour(&minutes), "the device 2 min, share of others 1 min");
     }
 }
