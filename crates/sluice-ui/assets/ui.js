@@ -102,9 +102,18 @@ async function takeParts() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-part]")) replace(part, page);
     collect();
+    follow(page.body.dataset.stream);
   } catch {
     // The stream says that the server is away.
   }
+}
+
+/** Other rows may be shown now: then the stream is about these. */
+function follow(stream) {
+  if (!stream || stream === document.body.dataset.stream) return;
+  document.body.dataset.stream = stream;
+  close();
+  open();
 }
 
 function replace(part, page) {
