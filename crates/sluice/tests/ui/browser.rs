@@ -1,6 +1,7 @@
 //! The page in a browser, driven over WebDriver.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fantoccini::wd::Capabilities;
@@ -49,14 +50,19 @@ impl Driver {
     /// Opens the link of a new page server in a browser, and does this with it.
     fn browse(&self, place: &Place, setup: Setup, what: impl AsyncFnOnce(&Browser)) {
         let ui = Ui::unused(place);
-        self.runtime.block_on(async {
-            let browser = Browser { client: self.open(setup).await, base: ui.base() };
-            browser.client.goto(&ui.url).await.unwrap();
-            // The link leads to the overview.
-            browser.find(".sentence").await;
-            what(&browser).await;
-            browser.client.close().await.unwrap();
-        });
+        let client = self.runtime.block_on(self.open(setup));
+        let browser = Browser { client: client.clone(), base: ui.base() };
+        let tested = catch_unwind(AssertUnwindSafe(|| {
+            self.runtime.block_on(async {
+                browser.client.goto(&ui.url).await.unwrap();
+                // The link leads to the overview.
+                browser.find(".sentence").await;
+                what(&browser).await;
+            });
+        }));
+        // A browser would outlive its driver.
+        self.runtime.block_on(client.close()).unwrap();
+        tested.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     async fn open(&self, Setup { width, is_dark, has_script }: Setup) -> Client {
