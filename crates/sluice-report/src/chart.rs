@@ -1,7 +1,8 @@
 //! Charts, drawn by plotters; other files do not use it directly.
 //!
 //! Nothing lies over the data: lines have their names at their ends, in the right margin, and bars have a legend above them. Published
-//! values are points over the lines. Reservations and limits are dashed lines across.
+//! values are points over the lines. Reservations and limits are dashed lines across, and a band between two levels is shaded. Moments at which
+//! something changed are dashed lines upright, with a number above them.
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -10,7 +11,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
 /// Colours that people with colour-blindness can distinguish: \[Okabe and Ito 2008\].
-const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -20,7 +21,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(150, 130, 20),
 ];
-const SIZE: (u32, u32) = (760, 360);
+pub(crate) const SIZE: (u32, u32) = (760, 360);
 /// Height of a label, and its approximate width per character, in pixels.
 const LABEL: (i32, u32) = (12, 7);
 /// Widest right margin for labels, in pixels.
@@ -28,10 +29,10 @@ const MARGIN_MAX: u32 = 240;
 /// Height of the legend of bars, in pixels.
 const LEGEND: i32 = 20;
 /// Margin around a chart, in pixels.
-const MARGIN: u32 = 12;
+pub(crate) const MARGIN: u32 = 12;
 
-type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-type Drawn<'a> = Result<(), Box<dyn std::error::Error + 'a>>;
+pub(crate) type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+pub(crate) type Drawn<'a, T = ()> = Result<T, Box<dyn std::error::Error + 'a>>;
 
 /// A named series.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,6 +72,8 @@ impl Line {
 pub enum Shape {
     /// Points connected by lines.
     Lines,
+    /// Areas on top of each other: all have the same first coordinates, and the uppermost line is the sum.
+    Stacked,
     /// Groups of bars from zero, one group for each of these categories.
     Bars(Vec<String>),
 }
@@ -80,6 +83,24 @@ pub enum Shape {
 pub struct Level {
     pub name: String,
     pub y: f64,
+}
+
+/// A band between two levels, such as from a reservation to a limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Zone {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The pixels and values of the area in which a chart has its lines: a point can be added to a chart that was drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Area {
+    /// Pixels of the left, right, top and bottom edge.
+    pub edges: (i32, i32, i32, i32),
+    /// Values at the left and right edge.
+    pub x: (f64, f64),
+    /// Value at the top; zero is at the bottom.
+    pub y_most: f64,
 }
 
 /// A chart.
@@ -96,6 +117,12 @@ pub struct Chart {
     /// Reservations and limits of a chart of lines.
     #[serde(default)]
     pub levels: Vec<Level>,
+    /// Shaded bands of a chart of lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<Zone>,
+    /// Moments at which something changed. They have the numbers 1, 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<f64>,
 }
 
 /// A label in the right margin.
@@ -110,7 +137,15 @@ impl Chart {
     /// Lines over time or another quantity.
     #[must_use]
     pub fn lines(title: &str, x: &str, y: &str, lines: Vec<Line>) -> Self {
-        Chart { title: title.into(), x: x.into(), y: y.into(), shape: Shape::Lines, lines, levels: Vec::new() }
+        let [title, x, y] = [title, x, y].map(str::to_owned);
+        let (levels, zones, marks) = (Vec::new(), Vec::new(), Vec::new());
+        Chart { title, x, y, shape: Shape::Lines, lines, levels, zones, marks }
+    }
+
+    /// Areas on top of each other over time or another quantity.
+    #[must_use]
+    pub fn stacked(title: &str, x: &str, y: &str, lines: Vec<Line>) -> Self {
+        Chart { shape: Shape::Stacked, ..Self::lines(title, x, y, lines) }
     }
 
     /// Groups of bars.
@@ -127,26 +162,47 @@ impl Chart {
         self
     }
 
+    /// Adds a shaded band.
+    #[must_use]
+    pub fn zone(mut self, low: f64, high: f64) -> Self {
+        self.zones.push(Zone { low, high });
+        self
+    }
+
+    /// Adds a moment at which something changed.
+    #[must_use]
+    pub fn mark(mut self, x: f64) -> Self {
+        self.marks.push(x);
+        self
+    }
+
     /// As a whole `<svg>` element on white.
     #[must_use]
     pub fn svg(&self) -> String {
-        self.drawn(true)
+        self.drawn(true).0
     }
 
     /// As an `<svg>` element of a page: it has no background, and its text and axes have the colour of the page's text.
     #[must_use]
     pub fn inline_svg(&self) -> String {
-        self.drawn(false).replace("\"#000000\"", "\"currentColor\"")
+        self.inline_svg_in_area().0
     }
 
-    fn drawn(&self, background: bool) -> String {
+    /// The same, with the area of its lines.
+    #[must_use]
+    pub fn inline_svg_in_area(&self) -> (String, Area) {
+        let (svg, area) = self.drawn(false);
+        (inline(&svg), area)
+    }
+
+    fn drawn(&self, background: bool) -> (String, Area) {
         let mut out = String::new();
         // Writing into memory does not fail, nor does text of a stated size.
-        self.draw(SVGBackend::with_string(&mut out, SIZE), background).expect("drawing into memory");
-        out
+        let area = self.draw(SVGBackend::with_string(&mut out, SIZE), background).expect("drawing into memory");
+        (out, area)
     }
 
-    fn draw<'b>(&self, backend: SVGBackend<'b>, background: bool) -> Drawn<'b> {
+    fn draw<'b>(&self, backend: SVGBackend<'b>, background: bool) -> Drawn<'b, Area> {
         let area = backend.into_drawing_area();
         if background {
             area.fill(&WHITE)?;
@@ -156,7 +212,7 @@ impl Chart {
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 16))
             .margin(MARGIN)
-            .margin_top(if is_bars { MARGIN + LEGEND as u32 } else { MARGIN })
+            .margin_top(if is_bars || !self.marks.is_empty() { MARGIN + LEGEND as u32 } else { MARGIN })
             // The last number of the axis extends to the right.
             .margin_right(if is_bars { 28 } else { self.label_width() })
             .x_label_area_size(38)
@@ -175,10 +231,56 @@ impl Chart {
         if is_bars {
             self.draw_bars(&area, &mut chart)?;
         } else {
+            self.draw_below(&area, &mut chart, (x_least, x_most))?;
             self.draw_lines(&area, &mut chart, (x_least, x_most))?;
         }
+        let ((left, top), (right, bottom)) =
+            (chart.backend_coord(&(x_least, y_most)), chart.backend_coord(&(x_most, 0.0)));
         area.present()?;
+        Ok(Area { edges: (left, right, top, bottom), x: (x_least, x_most), y_most })
+    }
+
+    /// Draws what lines are drawn over: bands, and moments with their numbers.
+    fn draw_below<'b>(
+        &self,
+        area: &DrawingArea<SVGBackend<'b>, Shift>,
+        chart: &mut Plane<'_, 'b>,
+        (x_least, x_most): (f64, f64),
+    ) -> Drawn<'b> {
+        let y_most = self.y_most();
+        for Zone { low, high } in &self.zones {
+            let shade = COLOURS[0].mix(0.12).filled();
+            let corners = [(x_least, *low), (x_most, high.min(y_most))];
+            chart.draw_series([Rectangle::new(corners, shade)])?;
+        }
+        for (number, x) in (1..).zip(&self.marks).filter(|(_, x)| (x_least..=x_most).contains(x)) {
+            let upright = [(*x, 0.0), (*x, y_most)];
+            chart.draw_series(DashedLineSeries::new(upright, 2, 3, COLOURS[1].stroke_width(1)))?;
+            let (at, top) = chart.backend_coord(&upright[1]);
+            area.draw(&text(&number.to_string(), (at - 3, top - LABEL.0 / 2)))?;
+        }
         Ok(())
+    }
+
+    /// Draws areas on top of each other, the uppermost first.
+    fn draw_stacked<'b>(&self, chart: &mut Plane<'_, 'b>) -> Drawn<'b> {
+        for index in (0..self.lines.len()).rev() {
+            let top = self.stacked_up_to(index);
+            let below = if index == 0 { Vec::new() } else { self.stacked_up_to(index - 1) };
+            let ground = top.iter().rev().map(|(x, _)| (*x, 0.0));
+            let back: Vec<(f64, f64)> =
+                if below.is_empty() { ground.collect() } else { below.into_iter().rev().collect() };
+            let colour = COLOURS[index % COLOURS.len()].mix(0.75);
+            let outline: Vec<(f64, f64)> = top.into_iter().chain(back).collect();
+            chart.draw_series([Polygon::new(outline, colour.filled())])?;
+        }
+        Ok(())
+    }
+
+    /// The upper edge of an area: the sum of its line and of all before it.
+    fn stacked_up_to(&self, index: usize) -> Vec<(f64, f64)> {
+        let sum = |at: usize| self.lines[..=index].iter().filter_map(|line| line.points.get(at)).map(|(_, y)| y).sum();
+        self.lines[index].points.iter().enumerate().map(|(at, (x, _))| (*x, sum(at))).collect()
     }
 
     /// Draws the bars, and the legend above them.
@@ -208,8 +310,18 @@ impl Chart {
             chart.draw_series(DashedLineSeries::new(ends, 6, 4, grey.stroke_width(1)))?;
             labels.push(Label { text: &level.name, colour: grey, at: chart.backend_coord(&ends[1]).1 });
         }
+        let is_stacked = self.shape == Shape::Stacked;
+        if is_stacked {
+            self.draw_stacked(chart)?;
+        }
         for (index, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
+            if is_stacked {
+                if let (Some((x, top)), Some((_, own))) = (self.stacked_up_to(index).last(), line.points.last()) {
+                    labels.push(Label { text: &line.name, colour, at: chart.backend_coord(&(*x, top - own / 2.0)).1 });
+                }
+                continue;
+            }
             chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
             chart.draw_series(line.published.iter().map(|at| Circle::new(*at, 5, colour.stroke_width(2))))?;
             if let Some(last) = line.points.last().or(line.published.last()) {
@@ -270,7 +382,12 @@ impl Chart {
 
     fn y_most(&self) -> f64 {
         let levels = self.levels.iter().map(|level| level.y);
-        let most = self.points().map(|(_, y)| *y).chain(levels).fold(0.0, f64::max);
+        let sums = match (&self.shape, self.lines.len().checked_sub(1)) {
+            (Shape::Stacked, Some(last)) => self.stacked_up_to(last),
+            _ => Vec::new(),
+        };
+        let points = self.points().chain(&sums).map(|(_, y)| *y);
+        let most = points.chain(levels).fold(0.0, f64::max);
         if most > 0.0 { most * 1.05 } else { 1.0 }
     }
 
@@ -279,8 +396,13 @@ impl Chart {
     }
 }
 
+/// An `<svg>` element of a page: text and axes have the colour of the page's text.
+pub(crate) fn inline(svg: &str) -> String {
+    svg.replace("\"#000000\"", "\"currentColor\"")
+}
+
 /// A label to the right of a point.
-fn text(label: &str, at: (i32, i32)) -> Text<'static, (i32, i32), String> {
+pub(crate) fn text(label: &str, at: (i32, i32)) -> Text<'static, (i32, i32), String> {
     let style = ("sans-serif", LABEL.0).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
     Text::new(label.to_owned(), at, style)
 }
@@ -364,6 +486,29 @@ mod tests {
         let text = r#"{"title":"t","x":"","y":"","shape":"Lines","lines":[{"name":"a","points":[]}]}"#;
         let chart: Chart = serde_json::from_str(text).unwrap();
         assert_eq!(chart, Chart::lines("t", "", "", vec![Line::new("a", vec![])]));
+    }
+
+    #[test]
+    fn stacked_areas_reach_up_to_their_sum_and_are_named_in_the_middle() {
+        let line = |name: &str, y: f64| Line::new(name, vec![(0.0, y), (10.0, y)]);
+        let chart = Chart::stacked("t", "x", "y", vec![line("one", 10.0), line("two", 30.0)]);
+        assert_eq!((chart.y_most(), chart.stacked_up_to(1)), (42.0, vec![(0.0, 40.0), (10.0, 40.0)]));
+        let svg = chart.inline_svg();
+        assert_eq!(svg.matches("<polygon").count(), 2, "{svg}");
+        assert!(svg.contains("one") && svg.contains("two") && !svg.contains(" style="), "{svg}");
+    }
+
+    #[test]
+    fn bands_and_moments_lie_below_the_lines_and_a_point_can_be_added() {
+        let line = Line::new("a", vec![(0.0, 1.0), (10.0, 2.0)]);
+        let chart = Chart::lines("t", "x", "y", vec![line]).zone(1.0, 100.0).mark(5.0).mark(50.0);
+        let (svg, area) = chart.inline_svg_in_area();
+        assert!(svg.find("<rect").unwrap() < svg.find("stroke-width=\"2\"").unwrap(), "{svg}");
+        let (left, right, top, bottom) = area.edges;
+        assert!(left < right && top < bottom && area.x == (0.0, 10.0) && area.y_most == 2.1, "{area:?}");
+        let last = format!("{right},{}", bottom - (f64::from(bottom - top) * 2.0 / 2.1) as i32);
+        let points = svg.lines().find(|line| line.contains("stroke-width=\"2\"")).unwrap();
+        assert!(points.contains(&last), "{last} in {points}");
     }
 
     #[test]

@@ -11,9 +11,11 @@
 #![forbid(unsafe_code)]
 
 mod chart;
+mod heat;
 mod page;
 mod table;
 
-pub use chart::{Chart, Level, Line, Shape};
+pub use chart::{Area, Chart, Level, Line, Shape, Zone};
+pub use heat::{Column, Heat};
 pub use page::{Page, escape};
 pub use table::Table;

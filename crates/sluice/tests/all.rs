@@ -70,6 +70,7 @@ mod state_crash;
 mod tls;
 mod together;
 mod top;
+mod ui;
 mod undo;
 mod verify;
 mod vhost;

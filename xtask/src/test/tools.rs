@@ -12,6 +12,8 @@ use crate::package;
 /// `(program, package)`, packages as in Debian 12.
 pub(super) const TOOLS: Tools = &[
     ("c++", "g++"),
+    ("chromedriver", "chromium-driver"),
+    ("chromium", "chromium"),
     ("chromium-headless-shell", "chromium-headless-shell"),
     ("curl", "curl"),
     ("debugfs", "e2fsprogs"),

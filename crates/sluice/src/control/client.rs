@@ -38,6 +38,11 @@ impl Daemon {
         Daemon { socket }
     }
 
+    /// The path of its control socket.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
+
     /// The arguments that name it to another command.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         self.socket.iter().flat_map(|socket| ["--socket".into(), socket.into()]).collect()
@@ -108,7 +113,7 @@ impl Daemon {
 
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
         self.check(request)?;
-        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        let socket = self.path();
         http::ask(&socket, request).map_err(|failed| failure(&socket, failed))
     }
 }

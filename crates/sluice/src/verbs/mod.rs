@@ -34,6 +34,7 @@ mod state;
 mod status;
 mod takeover;
 mod top;
+mod ui;
 mod why;
 
 /// The verbs. The help of a verb is the doc comment of its arguments, in its own file.
@@ -49,6 +50,7 @@ pub(crate) enum Verb {
     Set(set::Set),
     Status(status::Status),
     Top(top::Top),
+    Ui(ui::Ui),
     Get(get::Get),
     Describe(describe::Describe),
     Events(events::Events),
@@ -109,6 +111,7 @@ impl Verb {
             Verb::Set(verb) => verb.run(format),
             Verb::Status(verb) => verb.run(form),
             Verb::Top(verb) => verb.run(form),
+            Verb::Ui(verb) => verb.run(format),
             Verb::Get(verb) => verb.run(form),
             Verb::Describe(verb) => verb.run(form),
             Verb::Events(verb) => verb.run(form),

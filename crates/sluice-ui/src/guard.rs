@@ -1,0 +1,274 @@
+//! Which requests are answered, and the headers of every answer.
+//!
+//! The port can be reached by all users of the host, and by every site that a browser there shows. So
+//! - the link has a key that works once, and the browser gets a cookie for it, which it sends for pages of this address alone;
+//! - the host that is asked for must be this one, so that no other name can be bound to this address;
+//! - a change must come from a page of this address;
+//! - pages have no code but the script of this address, and cannot be shown within other pages.
+
+use std::sync::{Mutex, PoisonError};
+
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{Html, IntoResponse, Response};
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::assets;
+use crate::connections::Known;
+use crate::failure::Failure;
+use crate::server::Shared;
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Headers of every answer.
+const HEADERS: [(HeaderName, HeaderValue); 6] = [
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+];
+
+/// The secrets of a process: 256 random bits each.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    /// Key of the link, until it was used.
+    key: Mutex<Option<String>>,
+    session: String,
+    port: u16,
+}
+
+/// A request, or why it is not answered.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Pass,
+    /// The right key: the browser gets the cookie.
+    Welcome,
+    Refuse(Failure),
+}
+
+/// Returns 256 random bits as text.
+fn random() -> std::io::Result<String> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| std::io::Error::other("No random numbers from the kernel"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether both are the same. The time tells nothing about how much of them is, because their digests are compared.
+fn same(one: &str, other: &str) -> bool {
+    digest(&SHA256, one.as_bytes()).as_ref() == digest(&SHA256, other.as_bytes()).as_ref()
+}
+
+impl Secrets {
+    pub(crate) fn new(port: u16) -> std::io::Result<Secrets> {
+        Ok(Secrets { key: Mutex::new(Some(random()?)), session: random()?, port })
+    }
+
+    /// The key of the link, if it was not used.
+    pub(crate) fn key(&self) -> Option<String> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Name of the cookie. Cookies of all ports of a host are sent to each, so it has the port.
+    fn cookie(&self) -> String {
+        format!("sluice-ui-{}", self.port)
+    }
+
+    fn set_cookie(&self) -> String {
+        format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie(), self.session)
+    }
+
+    /// Whether this is the key of the link, which is used up then.
+    fn takes(&self, key: &str) -> bool {
+        let mut unused = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_right = unused.as_ref().is_some_and(|right| same(right, key));
+        if is_right {
+            *unused = None;
+        }
+        is_right
+    }
+
+    /// Whether a request has the cookie.
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let name = self.cookie();
+        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        pairs.any(|(cookie, value)| cookie == name && same(value, &self.session))
+    }
+
+    fn judge(&self, request: &Request) -> Verdict {
+        let headers = request.headers();
+        let Some(host) = self.host(headers) else {
+            return refuse(
+                StatusCode::MISDIRECTED_REQUEST,
+                "This address is not served",
+                format!(
+                    "Use http://127.0.0.1:{0} or http://localhost:{0}, also through `ssh -L {0}:127.0.0.1:{0}`.",
+                    self.port
+                ),
+            );
+        };
+        let (method, path) = (request.method(), request.uri().path());
+        if path.starts_with(assets::FOLDER) {
+            return Verdict::Pass;
+        }
+        let key = request.uri().query().and_then(|query| query.strip_prefix("key=")).filter(|_| path == "/");
+        if let Some(key) = key.filter(|_| method == Method::GET && !self.knows(headers)) {
+            return match self.takes(key) {
+                true => Verdict::Welcome,
+                false => refuse(
+                    StatusCode::FORBIDDEN,
+                    "This link was used already",
+                    "The key of a link works once. End `sluice ui` with Ctrl-C, start it again, and open the new link.",
+                ),
+            };
+        }
+        if !self.knows(headers) {
+            return refuse(
+                StatusCode::UNAUTHORIZED,
+                "This page needs the link of `sluice ui`",
+                "Open the link that `sluice ui` has printed, in this browser. It works once; start `sluice ui` again for a new one.",
+            );
+        }
+        if !matches!(*method, Method::GET | Method::HEAD) && !is_own(headers, host) {
+            return refuse(
+                StatusCode::FORBIDDEN,
+                "The request comes from another site",
+                "Changes are made by forms of this page alone. Open the page, and send its form.",
+            );
+        }
+        Verdict::Pass
+    }
+
+    /// The host that is asked for, if it is this one.
+    fn host<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next()?.to_str().ok()?;
+        let is_own = ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
+        (is_own && hosts.next().is_none()).then_some(host)
+    }
+}
+
+fn refuse(status: StatusCode, title: &str, detail: impl Into<String>) -> Verdict {
+    Verdict::Refuse(Failure::new(status, title, detail))
+}
+
+/// Whether a request that changes something comes from a page of this host. A browser states the relation of the sites, but older ones only the
+/// origin, which is `null` for a page that sends no referrer.
+fn is_own(headers: &HeaderMap, host: &str) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let own = format!("http://{host}");
+    match (text("sec-fetch-site"), text("origin")) {
+        (Some(site), Some(origin)) => site == "same-origin" && (origin == "null" || origin == own),
+        (Some(site), None) => site == "same-origin",
+        (None, Some(origin)) => origin == own,
+        (None, None) => false,
+    }
+}
+
+/// Answers a request, or refuses it.
+pub(crate) async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let connection = request.extensions().get::<Known>().cloned();
+    let _answering = connection.as_ref().map(Known::answering);
+    let mut answer = match shared.secrets.judge(&request) {
+        Verdict::Pass => {
+            connection.iter().filter(|_| shared.secrets.knows(request.headers())).for_each(Known::set);
+            next.run(request).await
+        }
+        Verdict::Welcome => welcome(&shared.secrets),
+        Verdict::Refuse(failure) => failure.into_response(),
+    };
+    HEADERS.into_iter().for_each(|(name, value)| drop(answer.headers_mut().insert(name, value)));
+    answer
+}
+
+/// The page after the link. It leads to the overview from this site: after a redirect from another site the cookie would not be sent.
+fn welcome(secrets: &Secrets) -> Response {
+    let page = "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sluicegate</title>\
+                <meta http-equiv=\"refresh\" content=\"0; url=/\"></head><body><main><p><a href=\"/\">Go to the overview</a></p></main></body></html>";
+    ([(header::SET_COOKIE, secrets.set_cookie())], Html(page)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+
+    fn secrets() -> Secrets {
+        Secrets::new(4000).unwrap()
+    }
+
+    fn request(method: &str, uri: &str, headers: &[(&str, &str)]) -> Request {
+        let request = Request::builder().method(method).uri(uri).header("host", "127.0.0.1:4000");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn status(verdict: Verdict) -> u16 {
+        match verdict {
+            Verdict::Pass => 200,
+            Verdict::Welcome => 201,
+            Verdict::Refuse(failure) => failure.status.as_u16(),
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_link_works_once_and_gives_a_cookie() {
+        let secrets = secrets();
+        let link = format!("/?key={}", secrets.key().unwrap());
+        let judge =
+            |method: &str, uri: &str, headers: &[(&str, &str)]| status(secrets.judge(&request(method, uri, headers)));
+        assert_eq!(judge("GET", "/", &[]), 401);
+        assert_eq!(judge("GET", "/?key=00", &[]), 403);
+        assert_eq!(judge("HEAD", &link, &[]), 401, "a look at the link does not use it up");
+        assert_eq!(judge("GET", &link, &[]), 201);
+        assert_eq!(judge("GET", &link, &[]), 403, "once");
+        assert_eq!(secrets.key(), None);
+        let set = secrets.set_cookie();
+        assert!(set.ends_with("; HttpOnly; SameSite=Strict; Path=/"), "{set}");
+        let cookie = set.split(';').next().unwrap();
+        assert_eq!(judge("GET", "/vms", &[("cookie", &format!("a=b; {cookie}"))]), 200);
+        assert_eq!(judge("GET", &link, &[("cookie", cookie)]), 200, "the link again in the browser that has used it");
+        assert_eq!(judge("GET", "/vms", &[("cookie", "sluice-ui-4000=0")]), 401);
+        assert_eq!(judge("GET", "/assets/ui.css", &[]), 200);
+    }
+
+    #[test]
+    fn another_host_is_refused() {
+        let secrets = secrets();
+        for host in ["evil.example:4000", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", ""] {
+            let mut request = request("GET", "/", &[]);
+            request.headers_mut().insert("host", host.parse().unwrap());
+            assert_eq!(status(secrets.judge(&request)), 421, "{host}");
+        }
+        assert_eq!(status(secrets.judge(&request("GET", "/", &[("host", "localhost:4000")]))), 421, "two hosts");
+        let mut none = request("GET", "/", &[]);
+        none.headers_mut().remove("host");
+        assert_eq!(status(secrets.judge(&none)), 421);
+        none.headers_mut().insert("host", "localhost:4000".parse().unwrap());
+        assert_eq!(status(secrets.judge(&none)), 401);
+    }
+
+    #[test]
+    fn a_change_from_another_site_is_refused() {
+        let secrets = secrets();
+        let cookie = secrets.set_cookie().split(';').next().unwrap().to_owned();
+        let post = |headers: &[(&str, &str)]| {
+            let headers = [headers, &[("cookie", cookie.as_str())]].concat();
+            status(secrets.judge(&request("POST", "/vms/a", &headers)))
+        };
+        let (own, site) = ("http://127.0.0.1:4000", "sec-fetch-site");
+        assert_eq!(post(&[]), 403, "it states nothing");
+        assert_eq!(post(&[("origin", own)]), 200);
+        assert_eq!(post(&[("origin", "null"), (site, "same-origin")]), 200);
+        assert_eq!(post(&[("origin", "null")]), 403);
+        assert_eq!(post(&[("origin", "http://127.0.0.1:4001"), (site, "same-site")]), 403);
+        assert_eq!(post(&[("origin", own), (site, "cross-site")]), 403);
+        assert_eq!(post(&[("origin", "http://localhost:4000")]), 403, "the other name of the host");
+    }
+}
