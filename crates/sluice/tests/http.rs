@@ -5,9 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
+use sluice_api::change::Changed;
+use sluice_api::request::{How, Request};
 
 use crate::common::raw::Raw;
-use crate::common::{Daemon, Ended, MIB, Place, run, sluice, tool};
+use crate::common::{Daemon, Ended, LONG, MIB, Place, run, run_within, sluice, tool};
 
 /// An answer: its status and its document.
 #[derive(Debug)]
@@ -256,6 +258,15 @@ fn over_tcp(place: &Place) -> String {
     address
 }
 
+/// Ends the load of a test, also of one that fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A client of others makes requests from the document, right ones and wrong ones, while a VM works and its limit changes: each answer is one
 /// that the document has.
 #[test]
@@ -268,15 +279,20 @@ fn every_resource_answers_as_its_document_says() {
     let address = over_tcp(&place);
     let is_over = AtomicBool::new(false);
     let mut guest = Raw::open(&place.volume_socket("busy", "0"), "busy/0").unwrap();
+    let set = |limit: u32| {
+        let keys = toml::Table::from_iter([("limit".to_owned(), format!("{limit} iops").into())]);
+        let request = Request::Set { target: "busy".to_owned(), keys, reset: Vec::new(), how: How::default() };
+        sluice_api::http::ask::<Changed>(&place.socket("control"), &request).unwrap();
+    };
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        // The limit paces the reads, and they pace its changes.
         scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
+            for read in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
                 guest.read(0, 4096).unwrap();
-            }
-        });
-        scope.spawn(|| {
-            for limit in (200..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                cli(&place, &["set", "busy", &format!("limit={limit} iops")]).ok();
+                if read % 50 == 0 {
+                    set(200 + read % 100);
+                }
             }
         });
         let mut tester = tool("schemathesis", "schemathesis, of Python");
@@ -292,9 +308,9 @@ fn every_resource_answers_as_its_document_says() {
         tester.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--continue-on-failure"]);
         // A stream does not end. Which keys and words a host file may have is no part of the document.
         tester.args(["--exclude-path", "/v1/stream", "--exclude-checks", "positive_data_acceptance"]);
-        let found = run(tester.current_dir(place.folder()));
-        is_over.store(true, Ordering::Relaxed);
+        let found = run_within(tester.current_dir(place.folder()), 10 * LONG);
         assert_eq!(found.code(), Some(0), "{}", found.stdout);
+        drop(over);
     });
     assert_eq!(get(&place, "/health")["ok"], true);
     daemon.terminate();

@@ -73,7 +73,7 @@ fn find<T: Serialize + ToSchema>(all: Vec<Entry<T>>, name: &str, what: &str, cho
 
 /// Whether the daemon answers
 #[derive(Debug, Serialize, ToSchema)]
-struct Health {
+struct Answers {
     ok: bool,
     version: &'static str,
     /// Number of VMs.
@@ -81,10 +81,10 @@ struct Health {
 }
 
 /// Tell whether the daemon answers
-#[utoipa::path(get, path = "/health", responses((status = 200, body = Health)))]
-async fn health(Extension(client): Asking, Query(Nothing {}): Query<Nothing>) -> Result<Json<Health>, Failed> {
+#[utoipa::path(get, path = "/health", responses((status = 200, body = Answers)))]
+async fn health(Extension(client): Asking, Query(Nothing {}): Query<Nothing>) -> Result<Json<Answers>, Failed> {
     let names: Names = client.get(Request::Names).await?;
-    Ok(Json(Health { ok: true, version: env!("CARGO_PKG_VERSION"), vms: names.vms.len() }))
+    Ok(Json(Answers { ok: true, version: env!("CARGO_PKG_VERSION"), vms: names.vms.len() }))
 }
 
 /// Metrics in the text format of Prometheus, or as OpenMetrics if the header `Accept` asks for it
