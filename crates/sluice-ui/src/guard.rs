@@ -6,7 +6,7 @@
 //! - a change must come from a page of this address;
 //! - pages have no code but the script of this address, and cannot be shown within other pages.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -16,8 +16,9 @@ use axum::response::{Html, IntoResponse, Response};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use sluice_http::Permit;
+
 use crate::assets;
-use crate::connections::Known;
 use crate::failure::Failure;
 use crate::server::Shared;
 
@@ -173,11 +174,10 @@ fn is_own(headers: &HeaderMap, host: &str) -> bool {
 
 /// Answers a request, or refuses it.
 pub(crate) async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let connection = request.extensions().get::<Known>().cloned();
-    let _answering = connection.as_ref().map(Known::answering);
+    let connection = request.extensions().get::<Arc<Permit>>().cloned();
     let mut answer = match shared.secrets.judge(&request) {
         Verdict::Pass => {
-            connection.iter().filter(|_| shared.secrets.knows(request.headers())).for_each(Known::set);
+            connection.iter().filter(|_| shared.secrets.knows(request.headers())).for_each(|permit| permit.set_known());
             next.run(request).await
         }
         Verdict::Welcome => welcome(&shared.secrets),

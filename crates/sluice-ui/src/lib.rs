@@ -10,7 +10,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `server`, `connections` | the port, and how many connections there may be |
+//! | `server` | the port, and the connections on it |
 //! | `guard` | which requests are answered: key, cookie, host, origin, and the headers of every answer |
 //! | `daemon`, `feed`, `kept` | requests to the daemon, its stream, and its last summary |
 //! | `pages` | a file and a template for each page |
@@ -23,7 +23,6 @@
 
 mod assets;
 mod charts;
-mod connections;
 mod daemon;
 mod done;
 mod failure;

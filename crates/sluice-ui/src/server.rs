@@ -9,12 +9,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{StatusCode, Uri};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use sluice_http::{Connections, Limits, Permit};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{Connections, Known, Permit};
 use crate::daemon::Daemon;
 use crate::done::Done;
 use crate::failure::Failure;
@@ -25,10 +22,8 @@ use crate::{assets, pages};
 
 /// Maximum length of the body of a request, in bytes.
 const BODY_MAX: usize = 64 << 10;
-/// Maximum length of a head, in bytes.
-const HEAD_MAX: usize = 16 << 10;
-/// Maximum time for a head, and between two requests of a connection.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections at a time, all of the same class. Those without the cookie make room first.
+const LIMITS: Limits = Limits { clients: 0, admins: 96, of_user: 0 };
 /// Pause after an error of the port, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -83,11 +78,11 @@ impl Server {
 
     /// Serves pages until the future is dropped.
     pub async fn run(self) {
-        let (routes, connections) = (routes(self.shared), Connections::default());
+        let (routes, connections) = (routes(self.shared), Connections::new(LIMITS));
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    if let Some(permit) = connections.enter() {
+                    if let Some(permit) = connections.enter(0, true).await {
                         tokio::spawn(converse(stream, permit, routes.clone()));
                     }
                 }
@@ -115,13 +110,5 @@ pub(crate) fn routes(shared: Shared) -> Router {
 async fn converse(stream: TcpStream, permit: Permit, routes: Router) {
     // Patches are small, and are to be seen at once.
     let _ = stream.set_nodelay(true);
-    let permit = Arc::new(permit);
-    let service = TowerToHyperService::new(routes.layer(axum::Extension(Known::of(&permit))));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT).max_buf_size(HEAD_MAX);
-    tokio::select! {
-        // A browser that leaves is no error.
-        _ = http.serve_connection(TokioIo::new(stream), service) => {}
-        () = permit.ended() => {}
-    }
+    sluice_http::serve(stream, routes, permit, ()).await;
 }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Reply, Request, http};
-use crate::http::connections::{Connections, Limits, Permit};
+use sluice_http::{Connections, Limits, Permit};
 
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
 /// request will be carried out, so it must not be told of a failure.

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::Board;
 use crate::http;
-use crate::http::connections::{Connections, Limits};
+use sluice_http::{Connections, Limits};
 
 /// Connections at a time, all of the same class.
 const LIMITS: Limits = Limits { clients: 0, admins: 16, of_user: 0 };
@@ -115,7 +115,7 @@ async fn admit(
     connections: &Connections,
 ) {
     match connections.enter(0, true).await {
-        Some(permit) => drop(tokio::spawn(http::serve(stream, routes.clone(), permit, ()))),
+        Some(permit) => drop(tokio::spawn(sluice_http::serve(stream, routes.clone(), permit, ()))),
         None => tracing::debug!("Metrics client rejected: too many are connected"),
     }
 }

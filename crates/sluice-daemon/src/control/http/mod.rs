@@ -46,8 +46,8 @@ use self::once::Once;
 use super::socket::{Asked, Manner, Peer};
 use super::{Reply, Request};
 use crate::http;
-use crate::http::connections::Permit;
 use crate::http::problem::{Failed, Kind};
+use sluice_http::Permit;
 
 /// Maximum length of a body, in bytes.
 const BODY_MAX: usize = 64 << 10;
@@ -136,7 +136,7 @@ async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<As
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)) else { return };
     let (read, write) = stream.into_split();
     let io = tokio::io::join(io::Cursor::new(begin).chain(read), write);
-    http::serve(io, routes, permit, Client { peer, asked }).await;
+    sluice_http::serve(io, routes, permit, Client { peer, asked }).await;
 }
 
 impl Client {

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::control::Code;
-use crate::http::connections::{Connections, Limits};
+use sluice_http::{Connections, Limits};
 
 /// A daemon that refuses everything, and tells what it was asked for.
 struct Served {

@@ -7,17 +7,17 @@ use tokio::sync::{Notify, oneshot};
 
 /// The connections of all clients.
 #[derive(Debug, Clone)]
-pub(crate) struct Connections(Arc<Mutex<Table>>);
+pub struct Connections(Arc<Mutex<Table>>);
 
 /// The most connections that there are at a time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Of clients that have no special rights.
-    pub(crate) clients: usize,
+    pub clients: usize,
     /// Of those that have.
-    pub(crate) admins: usize,
+    pub admins: usize,
     /// Of each user that has none.
-    pub(crate) of_user: usize,
+    pub of_user: usize,
 }
 
 #[derive(Debug)]
@@ -35,6 +35,8 @@ struct Connection {
     is_admin: bool,
     /// Whether a request of it is being answered. Then it makes no room.
     is_asking: bool,
+    /// Whether its client is one that has rights. Then all others make room before it.
+    is_known: bool,
     /// Told when it must make room for another one.
     end: Arc<Notify>,
     /// Ends when it is closed.
@@ -43,7 +45,7 @@ struct Connection {
 
 /// A connection, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub struct Permit {
     connections: Connections,
     number: u64,
     end: Arc<Notify>,
@@ -51,7 +53,7 @@ pub(crate) struct Permit {
 }
 
 impl Connections {
-    pub(crate) fn new(limits: Limits) -> Connections {
+    pub fn new(limits: Limits) -> Connections {
         Connections(Arc::new(Mutex::new(Table { limits, connections: Vec::new(), accepted: 0 })))
     }
 
@@ -62,7 +64,7 @@ impl Connections {
     /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that asks for nothing now
     /// makes room, and is closed when this returns: connections that come faster than they are closed would otherwise take the descriptors
     /// of VMs. `None` if all of them ask.
-    pub(crate) async fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
+    pub async fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
         let (permit, ended) = self.lock().enter(self, uid, is_admin)?;
         for closed in ended {
             let _ = closed.await;
@@ -88,7 +90,15 @@ impl Table {
         self.accepted += 1;
         let (number, end) = (self.accepted, Arc::<Notify>::default());
         let (open, closed) = oneshot::channel();
-        self.connections.push(Connection { number, uid, is_admin, is_asking: false, end: Arc::clone(&end), closed });
+        self.connections.push(Connection {
+            number,
+            uid,
+            is_admin,
+            is_asking: false,
+            is_known: false,
+            end: Arc::clone(&end),
+            closed,
+        });
         Some((Permit { connections: of.clone(), number, end, _open: open }, ended))
     }
 
@@ -101,7 +111,9 @@ impl Table {
         if self.connections.iter().filter(|other| competes(other)).count() < max {
             return Some(None);
         }
-        let oldest = self.connections.iter().position(|other| competes(other) && !other.is_asking)?;
+        let idle = |other: &Connection| competes(other) && !other.is_asking;
+        let oldest = |wanted: &dyn Fn(&Connection) -> bool| self.connections.iter().position(wanted);
+        let oldest = oldest(&|other| idle(other) && !other.is_known).or_else(|| oldest(&idle))?;
         let ended = self.connections.remove(oldest);
         ended.end.notify_one();
         Some(Some(ended.closed))
@@ -109,16 +121,24 @@ impl Table {
 }
 
 impl Permit {
-    /// Notes whether a request of the client is being answered: then it makes no room for others.
-    pub(crate) fn set_asking(&self, asks: bool) {
-        let mut table = self.connections.lock();
-        if let Some(own) = table.connections.iter_mut().find(|other| other.number == self.number) {
-            own.is_asking = asks;
+    fn change(&self, change: impl FnOnce(&mut Connection)) {
+        if let Some(own) = self.connections.lock().connections.iter_mut().find(|other| other.number == self.number) {
+            change(own);
         }
     }
 
+    /// Notes whether a request of the client is being answered: then it makes no room for others.
+    pub fn set_asking(&self, asks: bool) {
+        self.change(|own| own.is_asking = asks);
+    }
+
+    /// Notes that the client is one that has rights: then all others make room before it.
+    pub fn set_known(&self) {
+        self.change(|own| own.is_known = true);
+    }
+
     /// Waits until the connection must make room for another one.
-    pub(crate) async fn ended(&self) {
+    pub async fn ended(&self) {
         self.end.notified().await;
     }
 }
@@ -166,6 +186,20 @@ mod tests {
         assert!(enter(0).is_some());
         drop((first, further, other, held));
         assert!(connections.0.lock().unwrap().connections.is_empty());
+    }
+
+    #[test]
+    fn connections_of_strangers_took_those_of_one_who_has_rights() {
+        let connections = Connections::new(Limits { clients: 0, admins: 3, of_user: 0 });
+        let all: Vec<_> = (0..3).map(|_| connections.entered(0, true).unwrap()).collect();
+        all[0].set_known();
+        all[1].set_asking(true);
+        let has = |at: usize| connections.lock().connections.iter().any(|one| one.number == all[at].number);
+        let further = connections.entered(0, true).unwrap();
+        assert_eq!([0, 1, 2].map(has), [true, true, false], "the third one asks for nothing, and is a stranger's");
+        further.set_asking(true);
+        assert!(connections.entered(0, true).is_some());
+        assert!(!has(0), "there is no other");
     }
 
     #[tokio::test]
