@@ -68,11 +68,12 @@ macro_rules! kinds {
 
 kinds! {
     Invalid 400 "invalid" "The request is not valid, or no host file could contain it"
+    Forbidden 403 "forbidden" "The role of the client does not allow it"
     NoSuchResource 404 "no-such-resource" "There is no such path"
     NotFound 404 "not-found" "The object does not exist"
     NotAllowed 405 "method-not-allowed" "The resource does not have this method"
     Exists 409 "exists" "The object exists already"
-    Refused 409 "refused" "The change is not possible now, or the role does not allow it; nothing has changed"
+    Refused 409 "refused" "The change is not possible now; nothing has changed"
     InProgress 409 "in-progress" "The first request with this idempotency key has no answer yet"
     Changed 412 "changed" "The object has changed since it was read; nothing has changed by this request"
     TooLarge 413 "too-large" "The body is longer than 64 KiB"
@@ -109,6 +110,7 @@ impl From<Code> for Kind {
             Code::Exists => Kind::Exists,
             Code::Refused => Kind::Refused,
             Code::Incomplete => Kind::Incomplete,
+            Code::Forbidden => Kind::Forbidden,
             Code::Changed => Kind::Changed,
         }
     }

@@ -330,6 +330,8 @@ pub enum Code {
     Refused,
     /// The change was made, but a device has not confirmed its part.
     Incomplete,
+    /// The role of the client does not allow it.
+    Forbidden,
     /// The object is not in the version that the change was made for; nothing has changed.
     Changed,
 }

@@ -35,12 +35,23 @@ struct Connection {
     is_admin: bool,
     /// Whether a request of it is being answered. Then it makes no room.
     is_asking: bool,
-    /// Whether its client is one that has rights. Then all others make room before it.
-    is_known: bool,
+    /// Who makes room first.
+    rank: Rank,
     /// Told when it must make room for another one.
     end: Arc<Notify>,
     /// Ends when it is closed.
     closed: oneshot::Receiver<Infallible>,
+}
+
+/// Which connections make room first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It has asked for nothing.
+    Silent,
+    /// It has asked, and its answer may be on its way.
+    Asked,
+    /// Its client has rights.
+    Known,
 }
 
 /// A connection, until it is dropped.
@@ -95,7 +106,7 @@ impl Table {
             uid,
             is_admin,
             is_asking: false,
-            is_known: false,
+            rank: Rank::Silent,
             end: Arc::clone(&end),
             closed,
         });
@@ -112,8 +123,8 @@ impl Table {
             return Some(None);
         }
         let idle = |other: &Connection| competes(other) && !other.is_asking;
-        let oldest = |wanted: &dyn Fn(&Connection) -> bool| self.connections.iter().position(wanted);
-        let oldest = oldest(&|other| idle(other) && !other.is_known).or_else(|| oldest(&idle))?;
+        let all = self.connections.iter().enumerate().filter(|(_, other)| idle(other));
+        let (oldest, _) = all.min_by_key(|(_, other)| other.rank)?;
         let ended = self.connections.remove(oldest);
         ended.end.notify_one();
         Some(Some(ended.closed))
@@ -129,12 +140,15 @@ impl Permit {
 
     /// Notes whether a request of the client is being answered: then it makes no room for others.
     pub fn set_asking(&self, asks: bool) {
-        self.change(|own| own.is_asking = asks);
+        self.change(|own| {
+            own.is_asking = asks;
+            own.rank = own.rank.max(Rank::Asked);
+        });
     }
 
     /// Notes that the client is one that has rights: then all others make room before it.
     pub fn set_known(&self) {
-        self.change(|own| own.is_known = true);
+        self.change(|own| own.rank = Rank::Known);
     }
 
     /// Waits until the connection must make room for another one.
@@ -200,6 +214,19 @@ mod tests {
         further.set_asking(true);
         assert!(connections.entered(0, true).is_some());
         assert!(!has(0), "there is no other");
+    }
+
+    #[test]
+    fn silent_clients_ended_a_scrape_that_was_being_read() {
+        let connections = Connections::new(Limits { clients: 0, admins: 3, of_user: 0 });
+        let scrape = connections.entered(0, true).unwrap();
+        scrape.set_asking(true);
+        scrape.set_asking(false);
+        let silent: Vec<_> = (0..100).map(|_| connections.entered(0, true).unwrap()).collect();
+        let has = |permit: &Permit| connections.lock().connections.iter().any(|one| one.number == permit.number);
+        assert!(has(&scrape), "its answer is on its way");
+        silent.iter().rev().take(2).for_each(|permit| permit.set_asking(true));
+        assert!(connections.entered(0, true).is_some() && !has(&scrape), "there is no other");
     }
 
     #[tokio::test]

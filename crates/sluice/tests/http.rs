@@ -233,6 +233,8 @@ fn a_change_is_tried_first_and_made_only_for_the_version_that_was_read() {
     late("PATCH", "/v1/vms/a");
     late("PATCH", "/v1/vms/a?dry_run=1");
     late("DELETE", "/v1/vms/a");
+    late("POST", "/v1/vms/a/accept-loss");
+    refused(change("POST", "/v1/reset", "{}"), 400, "invalid", "If-Match is for one object");
     assert_eq!(get(&place, "/v1/vms/a/keys")["keys"], json!({ "reservation": "300 iops" }));
     assert_eq!(cli(&place, &["get", "overrides"]).ok().matches("\"name\"").count(), 1);
 }
@@ -344,9 +346,12 @@ fn connections_that_send_nothing_or_read_nothing_keep_no_other_client_out() {
     let mut others = Vec::new();
     for number in 0..200 {
         let mut stream = UnixStream::connect(place.socket("control")).unwrap();
-        if number % 2 == 0 {
-            let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n");
-        }
+        let _ = match number % 3 {
+            0 => stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"),
+            // The body does not come.
+            1 => stream.write_all(b"POST /v1/reset HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"),
+            _ => Ok(()),
+        };
         others.push(stream);
     }
     assert_eq!(cli(&place, &["get", "vms"]).code(), Some(0));

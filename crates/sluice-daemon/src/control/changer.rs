@@ -273,7 +273,7 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 if role_refusals.is_event(asked.peer.uid, Instant::now()) {
                     shared.reporter.happened(Author::of(&asked.request, &asked.peer, roles).refused());
                 }
-                Reply::failed(Code::Refused, refused)
+                Reply::failed(Code::Forbidden, refused)
             }
             Ok(()) if asked.request == Request::GetOverrides => keys::get_overrides(state),
             Ok(()) if asked.request == Request::GetHost => keys::get_host(state),

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Reply, Request, http};
+use super::{Code, Reply, Request, http};
 use sluice_http::{Connections, Limits, Permit};
 
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
@@ -216,8 +216,9 @@ async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io:
     let no_room = || io::Error::other("It has sent nothing and made room for another client");
     // A method of HTTP has capital letters.
     let is_http = tokio::select! {
-        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_some_and(u8::is_ascii_uppercase),
+        biased;
         () = permit.ended() => return Err(no_room()),
+        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_some_and(u8::is_ascii_uppercase),
     };
     if is_http {
         let begin = read.buffer().to_vec();
@@ -225,12 +226,14 @@ async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io:
         let connection = http::Connection { stream, begin, peer, permit };
         return to.http.send(connection).await.map_err(|_| io::Error::other("The daemon is exiting"));
     }
+    // One that has made room is waited for, and is not served.
     tokio::select! {
-        read = timeout_at(until, read.read_line(&mut line)) => read??,
+        biased;
         () = permit.ended() => return Err(no_room()),
+        read = timeout_at(until, read.read_line(&mut line)) => read??,
     };
     permit.set_asking(true);
-    let reply = match line::read(&line) {
+    let mut reply = match line::read(&line) {
         Err(refused) => refused,
         Ok(request) => {
             let (reply, answer) = oneshot::channel();
@@ -242,6 +245,10 @@ async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io:
             answer.await.map_err(gone)?
         }
     };
+    // Commands of the version before know no such code.
+    if reply.code == Some(Code::Forbidden) {
+        reply.code = Some(Code::Refused);
+    }
     timeout(CLIENT_TIMEOUT, write.write_all(line::write(&reply).as_bytes())).await?
 }
 

@@ -40,7 +40,7 @@ pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) 
     };
     let rights = Rights { roles: &served.roles, settings: &served.host.daemon, file: &served.file };
     if let Err(error) = rights.check(&asked.request, &asked.peer, &Overrides::default()) {
-        return Some(Reply::failed(Code::Refused, error));
+        return Some(Reply::failed(Code::Forbidden, error));
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients | Request::History { .. } => None,

@@ -89,11 +89,18 @@ impl Daemon {
     fn check(&self, request: &Request) -> Result<(), Failure> {
         let Some(target) = request.target() else { return Ok(()) };
         let refused = |error: String| Err(Failure::Run(error.into()));
-        if let Err(error) = target.parse::<Object>() {
-            return refused(error);
-        }
-        if target.contains('/') {
-            return Ok(());
+        let object = target.parse::<Object>().map_err(|error| Failure::Run(error.into()))?;
+        let of_image =
+            matches!(request, Request::Resize { .. } | Request::Takeover { .. } | Request::AcceptLoss { .. });
+        match object {
+            Object::Policy(_) if !matches!(request, Request::Set { .. } | Request::Keys { .. }) => {
+                return Err(Failure::NotFound(format!("{target} is a named policy, which only `sluice set` changes")));
+            }
+            Object::Target(nic) if of_image && nic.as_nic().is_some() => {
+                return refused(format!("{target} is a NIC, which has no image and no size; name a volume"));
+            }
+            _ if target.contains('/') => return Ok(()),
+            _ => {}
         }
         match request {
             Request::Attach { .. } => {
@@ -150,7 +157,7 @@ pub(super) fn refused(kind: Option<Kind>, text: String) -> Failure {
     let text = text.strip_prefix("error: ").map_or(text.clone(), str::to_owned);
     match kind {
         Some(Kind::NotFound) => Failure::NotFound(text),
-        Some(Kind::Refused | Kind::Exists | Kind::Changed) => Failure::Refused(text),
+        Some(Kind::Refused | Kind::Exists | Kind::Changed | Kind::Forbidden) => Failure::Refused(text),
         _ => Failure::Run(text.into()),
     }
 }

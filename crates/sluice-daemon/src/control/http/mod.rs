@@ -49,8 +49,6 @@ use crate::http;
 use crate::http::problem::{Failed, Kind};
 use sluice_http::Permit;
 
-/// Maximum length of a body, in bytes.
-const BODY_MAX: usize = 64 << 10;
 /// A connection that speaks HTTP.
 pub(super) struct Connection {
     pub(super) stream: std::os::unix::net::UnixStream,
@@ -128,7 +126,7 @@ fn routes() -> Router {
     let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
     http::closed(routes.route("/openapi.json", get(answer)))
         .layer(from_fn_with_state(Once::default(), once::once))
-        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(DefaultBodyLimit::max(sluice_http::BODY_MAX))
 }
 
 async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<Asked>) {

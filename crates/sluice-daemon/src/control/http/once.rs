@@ -15,7 +15,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 
-use super::{BODY_MAX, Client};
+use sluice_http::BODY_MAX;
+
+use super::Client;
 use crate::http::problem::{Failed, Kind};
 
 /// Name of the header.

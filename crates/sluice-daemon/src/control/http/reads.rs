@@ -327,9 +327,14 @@ struct ClientPage {
 async fn some_clients(client: &Client, asked: Asked, of: Option<(String, String)>) -> One {
     let Clients { clients, silent_devices, .. } = client.get(Request::Clients).await?;
     let is_meant = |one: &list::Client| of.as_ref().is_none_or(|(vm, volume)| one.vm == *vm && one.volume == *volume);
-    let some = clients.into_iter().filter(is_meant).enumerate();
-    let page =
-        asked.page(some.map(|(number, one)| (format!("{}/{} {number:06}", one.vm, one.volume), one)).collect())?;
+    let mut some: Vec<Entry<list::Client>> = Vec::new();
+    for one in clients.into_iter().filter(is_meant) {
+        let client = format!("{}/{} {} ", one.vm, one.volume, one.peer);
+        // Connections of one process are not told apart.
+        let same = some.iter().filter(|(known, _)| known.starts_with(&client)).count();
+        some.push((format!("{client}{same:06}"), one));
+    }
+    let page = asked.page(some)?;
     let mut page = json!(page);
     page["silent_devices"] = json!(silent_devices);
     Ok(Json(page))
@@ -383,6 +388,7 @@ async fn overrides(Extension(client): Asking, Query(asked): Query<Asked>) -> Lis
 /// A change made at run time, by its name, which may have slashes
 #[utoipa::path(get, path = "/v1/overrides/{*name}", params(("name" = String, Path), Chosen), responses((status = 200, body = Override)))]
 async fn one_override(Extension(client): Asking, Path(name): Path<String>, Query(chosen): Query<Chosen>) -> One {
-    let all = all_overrides(&client).await?.into_iter().map(|(_, one)| (one.name.clone(), one));
+    // Of several with one name the last is in force.
+    let all = all_overrides(&client).await?.into_iter().rev().map(|(_, one)| (one.name.clone(), one));
     find(all.collect(), &name, "change made at run time", &chosen)
 }
