@@ -152,8 +152,7 @@ struct InForce {
 /// A change as a request has it.
 struct Wanted {
     body: Value,
-    /// Keys with dots, and the change of each in words.
-    keys: Vec<&'static str>,
+    /// The change of each key in words.
     text: Vec<String>,
 }
 
@@ -178,7 +177,7 @@ impl Target {
         }
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.volume.as_ref().map_or_else(|| self.vm.clone(), |volume| format!("{}/{volume}", self.vm))
     }
 
@@ -195,6 +194,11 @@ impl Target {
     /// The page of its VM.
     pub(super) fn page(&self) -> String {
         format!("/vms/{}", part(&self.vm))
+    }
+
+    /// The tag of the version in force.
+    pub(super) async fn version(&self, process: &Process) -> Result<String, Failed> {
+        Ok(self.in_force(process).await?.etag)
     }
 
     async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
@@ -292,7 +296,7 @@ impl Typed {
     /// The change that is asked for: keys whose text is not the one in force.
     fn wanted(&self, in_force: &InForce) -> Result<Wanted, Refused> {
         let refuse = |key: &str, detail: String| Refused::new(StatusCode::BAD_REQUEST, detail, Some(key));
-        let (mut keys, mut named, mut text) = (json!({}), Vec::new(), Vec::new());
+        let (mut keys, mut text) = (json!({}), Vec::new());
         for (key, typed) in self.texts() {
             let known = shown(&in_force.keys, key.name);
             if typed == known {
@@ -305,11 +309,10 @@ impl Typed {
                 ));
             }
             set(&mut keys, key.name, read(key.name, typed));
-            named.push(key.name);
             let before = if known.is_empty() { "not set" } else { &known };
             text.push(format!("{} {typed}, was {before}", key.name));
         }
-        if named.is_empty() {
+        if text.is_empty() {
             return Err(Refused::new(
                 StatusCode::BAD_REQUEST,
                 "Nothing is changed: all values are those in force".to_owned(),
@@ -330,7 +333,7 @@ impl Typed {
         if !reason.is_empty() {
             body["reason"] = reason.into();
         }
-        Ok(Wanted { body, keys: named, text })
+        Ok(Wanted { body, text })
     }
 
     /// Everything, for a form that confirms it.
@@ -526,8 +529,7 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
         number: 0,
         target: target.name(),
         text: wanted.text.clone(),
-        keys: wanted.keys.iter().map(ToString::to_string).collect(),
-        replaced: changed.holds.replaced,
+        undo: changed.holds.undo_requests,
         warnings: changed.warnings,
         etag: None,
         until,
@@ -571,7 +573,7 @@ mod tests {
         };
         let wanted = typed.wanted(&in_force()).ok().unwrap();
         assert_eq!(wanted.body, json!({ "keys": { "limit": "300 iops" }, "reason": "noisy" }));
-        assert_eq!((wanted.keys, wanted.text), (vec!["limit"], vec!["limit 300 iops, was 500 iops".to_owned()]));
+        assert_eq!(wanted.text, ["limit 300 iops, was 500 iops"]);
         let net = Typed { net_weight: Some("5".to_owned()), ..Typed::of(&in_force(), true) };
         let body = net.wanted(&in_force()).ok().unwrap().body;
         assert!(body["keys"] == json!({ "net": { "weight": 5 } }) && body["seconds"] == 3600, "{body}");
