@@ -321,8 +321,12 @@ impl Typed {
         }
         let mut body = json!({ "keys": keys });
         match (self.term.as_str(), self.term.parse::<u64>()) {
-            ("always", _) => {}
-            ("persist", _) => body["persist"] = true.into(),
+            // It is meant to stay, also in place of a change that ends by itself.
+            ("always", _) => body["permanent"] = true.into(),
+            ("persist", _) => {
+                body["persist"] = true.into();
+                body["permanent"] = true.into();
+            }
             (term, Ok(seconds)) if TERMS.iter().any(|(known, _)| *known == term) => body["seconds"] = seconds.into(),
             (term, _) => {
                 let detail = format!("For how long: {term} is not in the list");
@@ -572,7 +576,7 @@ mod tests {
             ..Typed::of(&in_force(), true)
         };
         let wanted = typed.wanted(&in_force()).ok().unwrap();
-        assert_eq!(wanted.body, json!({ "keys": { "limit": "300 iops" }, "reason": "noisy" }));
+        assert_eq!(wanted.body, json!({ "keys": { "limit": "300 iops" }, "permanent": true, "reason": "noisy" }));
         assert_eq!(wanted.text, ["limit 300 iops, was 500 iops"]);
         let net = Typed { net_weight: Some("5".to_owned()), ..Typed::of(&in_force(), true) };
         let body = net.wanted(&in_force()).ok().unwrap().body;
