@@ -25,6 +25,10 @@ pub(crate) struct Change {
     pub(crate) etag: Option<String>,
     /// How long it holds, in words.
     pub(crate) until: String,
+    /// Whether it is in a drop-in of the host file, which a reset does not change.
+    pub(crate) is_in_drop_in: bool,
+    /// When it ends by itself, in seconds since 1970.
+    pub(crate) end: Option<u64>,
     pub(crate) is_undone: bool,
 }
 
@@ -57,6 +61,11 @@ impl Done {
 }
 
 impl Change {
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&self, now: u64) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+
     /// The end that the undo would have to set again although it has passed, in seconds since 1970.
     pub(crate) fn passed_end(&self, now: u64) -> Option<u64> {
         let ends = self.undo.iter().filter_map(|request| request.body.as_ref()?["until"].as_u64());
@@ -81,7 +90,9 @@ mod tests {
     fn change(undo: Vec<UndoRequest>) -> Change {
         let text = vec!["limit 500 iops".to_owned()];
         let (target, until) = ("db1".to_owned(), "reset".to_owned());
-        Change { number: 0, target, text, undo, warnings: Vec::new(), etag: None, until, is_undone: false }
+        let (is_in_drop_in, is_undone) = (false, false);
+        let (warnings, etag, end) = (Vec::new(), None, Some(2000));
+        Change { number: 0, target, text, undo, warnings, etag, until, is_in_drop_in, end, is_undone }
     }
 
     #[test]
@@ -90,6 +101,7 @@ mod tests {
         let undo = vec![request(None), request(Some(json!({ "until": 1000 }))), request(Some(json!({})))];
         let change = change(undo);
         assert_eq!((change.passed_end(999), change.passed_end(1000)), (None, Some(1000)));
+        assert!(!change.has_ended(1999) && change.has_ended(2000));
     }
 
     #[test]

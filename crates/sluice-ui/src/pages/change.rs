@@ -522,6 +522,9 @@ async fn take(
 
 /// A change that was made.
 fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
+    let term = changed.holds.until.as_deref().unwrap_or_default();
+    let is_in_drop_in = term.starts_with("reload");
+    let end = term.parse::<jiff::Timestamp>().ok().and_then(|end| u64::try_from(end.as_second()).ok());
     let until = match changed.holds.until.as_deref() {
         None => String::new(),
         Some("reset") => "until the host file changes it".to_owned(),
@@ -537,6 +540,8 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
         warnings: changed.warnings,
         etag: None,
         until,
+        is_in_drop_in,
+        end,
         is_undone: false,
     }
 }

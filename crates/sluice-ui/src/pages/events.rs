@@ -70,7 +70,9 @@ struct ChangeRow {
     until: String,
     reason: String,
     state: &'static str,
-    undo: String,
+    undo: Option<String>,
+    /// Whether it is in a drop-in of the host file.
+    is_in_drop_in: bool,
 }
 
 #[derive(Template)]
@@ -120,7 +122,7 @@ impl EventRow {
     fn with_undo(self, overrides: &[Override]) -> EventRow {
         let made = |one: &&Override| one.at.get(..19).is_some_and(|at| at.replace('T', " ") == self.time);
         let own = overrides.iter().filter(made).find(|one| one.name.split('/').next() == Some(&self.subject));
-        let undo = own.map(|one| format!("/undo?name={}", part(&one.name)));
+        let undo = own.and_then(undo_of);
         EventRow { undo, ..self }
     }
 }
@@ -255,8 +257,19 @@ fn change(one: &Override) -> ChangeRow {
             (_, true) => "its time is over, and it is kept",
             _ => "in force",
         },
-        undo: format!("/undo?name={}", part(&one.name)),
+        undo: undo_of(one),
+        is_in_drop_in: is_in_drop_in(one),
     }
+}
+
+/// Whether a change is in a drop-in of the host file, which a reset does not change.
+fn is_in_drop_in(one: &Override) -> bool {
+    one.until.starts_with("reload")
+}
+
+/// The page that undoes a change; `None` for one in a drop-in, and for one whose time is over.
+pub(super) fn undo_of(one: &Override) -> Option<String> {
+    (!is_in_drop_in(one) && !one.overdue).then(|| format!("/undo?name={}", part(&one.name)))
 }
 
 async fn csv(State(shared): State<Shared>, view: Result<Query<View>, QueryRejection>) -> Result<Response, Failure> {
@@ -292,6 +305,19 @@ mod tests {
         assert_eq!(read("2023-11-14T22:13:20Z"), Some(Some(1_700_000_000)));
         assert_eq!(read("2023-11-14"), Some(Some(1_699_920_000)));
         assert_eq!((read(""), read("yesterday"), read("1969-01-01")), (Some(None), None, None));
+    }
+
+    #[test]
+    fn only_changes_that_a_reset_takes_back_have_an_undo() {
+        let change = |until: &str, overdue| Override {
+            name: "a/limit".to_owned(),
+            until: until.to_owned(),
+            overdue,
+            ..Override::default()
+        };
+        assert_eq!(undo_of(&change("reset", false)).as_deref(), Some("/undo?name=a%2Flimit"));
+        assert_eq!(undo_of(&change("reload: it is in a drop-in", false)), None);
+        assert_eq!(undo_of(&change("2026-11-30T08:00:00Z", true)), None);
     }
 
     #[test]

@@ -89,7 +89,7 @@ struct End {
     value: String,
     reason: Option<String>,
     then: String,
-    undo: String,
+    undo: Option<String>,
 }
 
 async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>, QueryRejection>) -> Shown {
@@ -291,7 +291,7 @@ fn ends(overrides: &[Override]) -> Vec<End> {
             value: plain(&one.value),
             reason: one.reason.clone(),
             then: one.file_in_words.clone(),
-            undo: format!("/undo?name={}", part(&one.name)),
+            undo: super::events::undo_of(one),
         }
     };
     all.into_iter().take(ENDS_MAX).map(end).collect()
