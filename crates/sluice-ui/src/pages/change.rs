@@ -3,6 +3,8 @@
 //! The form keeps the tag of the version that it was made from. If the object was changed since, the daemon refuses the change, and the form shows
 //! what is in force now beside what was typed.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::{FormRejection, PathRejection, QueryRejection};
@@ -96,6 +98,8 @@ struct Typed {
     term: String,
     reason: String,
     etag: String,
+    /// The texts that the form was made from, by key, as JSON.
+    was: String,
     /// `preview`, `confirm` or `edit`.
     step: String,
 }
@@ -110,6 +114,8 @@ pub(super) struct Form {
     terms: Vec<Term>,
     reason: String,
     etag: String,
+    /// The texts in force, by key, as JSON.
+    was: String,
     /// Why it was refused.
     problem: Option<String>,
 }
@@ -267,17 +273,30 @@ impl Typed {
         }
     }
 
+    /// The texts that the form was made from, by key; none if it does not state them.
+    fn was(&self) -> BTreeMap<String, String> {
+        serde_json::from_str(&self.was).unwrap_or_default()
+    }
+
     fn form(&self, target: &Target, in_force: Option<&InForce>) -> Form {
         let known = |key: &Key| in_force.map_or(String::new(), |in_force| shown(&in_force.keys, key.name));
+        // What nobody has touched must not take back what others have set since.
+        let was = self.was();
+        let typed = |key: &Key, text: &str| match in_force {
+            Some(_) if is_untouched(&was, key, text) => known(key),
+            _ => text.to_owned(),
+        };
         let field = |(key, text): (&'static Key, &str)| Field {
             name: key.name,
             label: key.label,
             hint: key.hint,
-            typed: text.to_owned(),
+            typed: typed(key, text),
             in_force: known(key),
             problem: None,
         };
         let mut fields: Vec<Field> = self.texts().into_iter().map(field).collect();
+        let now: BTreeMap<&str, &str> = fields.iter().map(|field| (field.name, field.in_force.as_str())).collect();
+        let was = in_force.map_or(self.was.clone(), |_| json!(now).to_string());
         if target.volume.as_ref().is_some_and(|name| name.starts_with("nic/")) {
             // Its keys have the same names, and rates of bits.
             fields.iter_mut().zip(&NET_KEYS).for_each(|(field, key)| field.hint = key.hint);
@@ -289,6 +308,7 @@ impl Typed {
             terms: TERMS.iter().map(|(value, text)| Term { value, text, is_chosen: *value == self.term }).collect(),
             reason: self.reason.clone(),
             etag: in_force.map_or(self.etag.clone(), |in_force| in_force.etag.clone()),
+            was,
             problem: None,
         }
     }
@@ -296,10 +316,10 @@ impl Typed {
     /// The change that is asked for: keys whose text is not the one in force.
     fn wanted(&self, in_force: &InForce) -> Result<Wanted, Refused> {
         let refuse = |key: &str, detail: String| Refused::new(StatusCode::BAD_REQUEST, detail, Some(key));
-        let (mut keys, mut text) = (json!({}), Vec::new());
+        let (mut keys, mut text, was) = (json!({}), Vec::new(), self.was());
         for (key, typed) in self.texts() {
             let known = shown(&in_force.keys, key.name);
-            if typed == known {
+            if typed == known || is_untouched(&was, key, typed) {
                 continue;
             }
             if typed.is_empty() {
@@ -343,9 +363,14 @@ impl Typed {
     /// Everything, for a form that confirms it.
     fn hidden(&self) -> Vec<(&'static str, String)> {
         let texts = self.texts().into_iter().map(|(key, text)| (key.name, text.to_owned()));
-        let others = [("term", &self.term), ("reason", &self.reason), ("etag", &self.etag)];
+        let others = [("term", &self.term), ("reason", &self.reason), ("etag", &self.etag), ("was", &self.was)];
         texts.chain(others.map(|(name, text)| (name, text.clone()))).collect()
     }
+}
+
+/// Whether a text is still the one that the form was made with.
+fn is_untouched(was: &BTreeMap<String, String>, key: &Key, text: &str) -> bool {
+    was.get(key.name).is_some_and(|was| was == text)
 }
 
 impl Refused {
@@ -624,6 +649,19 @@ mod tests {
         );
         let html = show(&page(&Target::vm("db1"), form, None)).unwrap().0;
         assert!(html.contains("value=\"&#60;x&#62;\"") && html.contains("aria-invalid=\"true\""), "{html}");
+    }
+
+    #[test]
+    fn fields_that_nobody_has_touched_follow_what_others_have_set() {
+        let made = Typed::of(&in_force(), false).form(&Target::vm("db1"), Some(&in_force()));
+        let typed = Typed { weight: "7".to_owned(), was: made.was, ..Typed::of(&in_force(), false) };
+        let keys = json!({ "limit": "300 iops", "weight": 100 });
+        let now = InForce { keys, etag: "\"2\"".to_owned() };
+        assert_eq!(typed.wanted(&now).ok().unwrap().body["keys"], json!({ "weight": 7 }));
+        let form = typed.form(&Target::vm("db1"), Some(&now));
+        let texts: Vec<&str> = form.fields.iter().map(|field| field.typed.as_str()).collect();
+        assert_eq!((texts, form.etag.as_str()), (vec!["", "300 iops", "7"], "\"2\""));
+        assert!(form.was.contains("300 iops"), "{}", form.was);
     }
 
     #[test]
