@@ -15,10 +15,13 @@ use axum::routing::get;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sluice_api::amount::{self, bandwidth, bits};
 use sluice_api::call::path_of;
 use sluice_api::change::{Changed, Preview};
 use sluice_api::http::{Call, Failed};
+use sluice_api::policy::Policy;
 use sluice_api::problem::{Fault, Kind};
+use sluice_api::status::Vm;
 
 use super::{Frame, NoParameters, Page, Shown, show};
 use crate::done::{Change, set};
@@ -126,7 +129,10 @@ struct Field {
     label: &'static str,
     hint: &'static str,
     typed: String,
-    in_force: String,
+    /// The value that the object has of its own.
+    own: String,
+    /// The value in force, which may be that of a policy.
+    in_force: Option<String>,
     problem: Option<String>,
 }
 
@@ -149,10 +155,14 @@ struct ChangePage {
     term: &'static str,
 }
 
-/// Keys in force, with the tag of their version.
+/// Keys of an object, with the tag of their version, and what it has of them and of its policy.
+#[derive(Default)]
 struct InForce {
     keys: Value,
     etag: String,
+    /// Of its requests, and of the frames that its NICs send; none while it is not served.
+    disk: Option<Policy>,
+    net: Option<Policy>,
 }
 
 /// A change as a request has it.
@@ -204,12 +214,60 @@ impl Target {
 
     /// The tag of the version in force.
     pub(super) async fn version(&self, process: &Process) -> Result<String, Failed> {
-        Ok(self.in_force(process).await?.etag)
+        Ok(self.keys(process).await?.etag)
     }
 
     async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
+        let keys = self.keys(process).await?;
+        let vms = process.daemon.list(&format!("/v1/vms/{}?fields=policy,volumes", part(&self.vm))).await;
+        Ok(keys.with_policies(&vms.unwrap_or_default(), self.volume.as_deref()))
+    }
+
+    async fn keys(&self, process: &Process) -> Result<InForce, Failed> {
         let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
-        Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default() })
+        Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default(), ..InForce::default() })
+    }
+}
+
+impl InForce {
+    /// Adds what is in force for a VM, on each of its devices, or for one of its volumes.
+    fn with_policies(self, vms: &[Vm], volume: Option<&str>) -> InForce {
+        let is_nic = |name: &str| name.starts_with("nic/");
+        let of_uplink = |vm: &&Vm| vm.volumes.iter().any(|volume| is_nic(&volume.volume));
+        let Some(name) = volume else {
+            let disk = vms.iter().find(|vm| !of_uplink(vm)).map(|vm| vm.policy.clone());
+            let net = vms.iter().find(of_uplink).map(|vm| vm.policy.clone());
+            return InForce { disk, net, ..self };
+        };
+        let policy = vms.iter().flat_map(|vm| &vm.volumes).find(|volume| volume.volume == name);
+        let policy = policy.map(|volume| volume.policy.clone());
+        if is_nic(name) { InForce { net: policy, ..self } } else { InForce { disk: policy, ..self } }
+    }
+
+    /// The value of a key that is in force, with the policy that it comes from.
+    fn value(&self, key: &str) -> Option<String> {
+        let policy = match key.starts_with("net.") {
+            true => self.net.as_ref(),
+            // The keys of a NIC have the same names as those of a volume.
+            false => self.disk.as_ref().or(self.net.as_ref()),
+        }?;
+        let is_net = self.disk.is_none() || key.starts_with("net.");
+        let bytes = |value: u64| if is_net { bits(8.0 * value as f64) } else { bandwidth(value as f64) };
+        let both = |iops: Option<f64>, rate: Option<u64>, none: &str| {
+            let texts = iops.map(|value| format!("{} iops", amount::rate(value))).into_iter().chain(rate.map(bytes));
+            Some(texts.collect::<Vec<_>>().join(", "))
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| none.to_owned())
+        };
+        let value = match key.rsplit('.').next()? {
+            "reservation" => both(policy.reservation_iops, policy.reservation_bytes_per_second, "none"),
+            "limit" => both(policy.limit_iops, policy.limit_bytes_per_second, "unlimited"),
+            _ => policy.weight?.to_string(),
+        };
+        match self.keys["policy"].as_str().filter(|_| shown(&self.keys, key).is_empty()) {
+            Some(name) => Some(format!("{value} (policy {name})")),
+            None => Some(value),
+        }
     }
 }
 
@@ -291,11 +349,12 @@ impl Typed {
             label: key.label,
             hint: key.hint,
             typed: typed(key, text),
-            in_force: known(key),
+            own: known(key),
+            in_force: in_force.and_then(|in_force| in_force.value(key.name)),
             problem: None,
         };
         let mut fields: Vec<Field> = self.texts().into_iter().map(field).collect();
-        let now: BTreeMap<&str, &str> = fields.iter().map(|field| (field.name, field.in_force.as_str())).collect();
+        let now: BTreeMap<&str, &str> = fields.iter().map(|field| (field.name, field.own.as_str())).collect();
         let was = in_force.map_or(self.was.clone(), |_| json!(now).to_string());
         if target.volume.as_ref().is_some_and(|name| name.starts_with("nic/")) {
             // Its keys have the same names, and rates of bits.
@@ -329,7 +388,8 @@ impl Typed {
                 ));
             }
             set(&mut keys, key.name, read(key.name, typed));
-            let before = if known.is_empty() { "not set" } else { &known };
+            let in_force = in_force.value(key.name).filter(|_| known.is_empty());
+            let before = in_force.as_deref().unwrap_or(if known.is_empty() { "not set" } else { &known });
             text.push(format!("{} {typed}, was {before}", key.name));
         }
         if text.is_empty() {
@@ -575,10 +635,11 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
 mod tests {
     use super::*;
     use sluice_api::problem::Problem;
+    use sluice_api::status::Volume;
 
     fn in_force() -> InForce {
         let keys = json!({ "limit": "500 iops", "weight": 100, "net": { "limit": "1Gbit/s" } });
-        InForce { keys, etag: "\"1\"".to_owned() }
+        InForce { keys, etag: "\"1\"".to_owned(), ..InForce::default() }
     }
 
     #[test]
@@ -641,7 +702,7 @@ mod tests {
             typed.form(&Target::vm("db1"), Some(&in_force())).refused(&Failed::Refused(Box::new(problem)).into());
         let limit = &form.fields[1];
         assert_eq!(
-            (limit.typed.as_str(), limit.in_force.as_str(), limit.problem.as_deref()),
+            (limit.typed.as_str(), limit.own.as_str(), limit.problem.as_deref()),
             ("<x>", "500 iops", Some("limit is <x>; write another"))
         );
         assert!(
@@ -656,12 +717,33 @@ mod tests {
         let made = Typed::of(&in_force(), false).form(&Target::vm("db1"), Some(&in_force()));
         let typed = Typed { weight: "7".to_owned(), was: made.was, ..Typed::of(&in_force(), false) };
         let keys = json!({ "limit": "300 iops", "weight": 100 });
-        let now = InForce { keys, etag: "\"2\"".to_owned() };
+        let now = InForce { keys, etag: "\"2\"".to_owned(), ..InForce::default() };
         assert_eq!(typed.wanted(&now).ok().unwrap().body["keys"], json!({ "weight": 7 }));
         let form = typed.form(&Target::vm("db1"), Some(&now));
         let texts: Vec<&str> = form.fields.iter().map(|field| field.typed.as_str()).collect();
         assert_eq!((texts, form.etag.as_str()), (vec!["", "300 iops", "7"], "\"2\""));
         assert!(form.was.contains("300 iops"), "{}", form.was);
+    }
+
+    #[test]
+    fn what_comes_from_a_policy_is_in_force() {
+        let policy = Policy { limit_iops: Some(500.0), weight: Some(300.0), ..Policy::default() };
+        let nic = Volume {
+            volume: "nic/n0".to_owned(),
+            policy: Policy { limit_bytes_per_second: Some(125_000_000), ..Policy::default() },
+            ..Volume::default()
+        };
+        let vms =
+            [Vm { policy: nic.policy.clone(), volumes: vec![nic], ..Vm::default() }, Vm { policy, ..Vm::default() }];
+        let keys = || InForce { keys: json!({ "policy": "gold", "weight": 300 }), ..InForce::default() };
+        let of_vm = keys().with_policies(&vms, None);
+        let value = |key: &str| of_vm.value(key).unwrap_or_default();
+        assert_eq!((value("limit"), value("weight")), ("500 iops (policy gold)".into(), "300".into()));
+        assert_eq!(value("reservation"), "none (policy gold)");
+        assert!(value("net.limit").contains("bit/s"), "{}", value("net.limit"));
+        let of_nic = keys().with_policies(&vms, Some("nic/n0"));
+        assert_eq!(of_nic.value("limit"), Some(value("net.limit")));
+        assert_eq!(keys().value("limit"), None, "it is not served");
     }
 
     #[test]
