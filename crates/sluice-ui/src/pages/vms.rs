@@ -115,7 +115,7 @@ const COLUMNS: [Column; 10] = [
         title: "Failed",
         is_number: true,
         order: FALLING,
-        compare: |a, b| failing(b).cmp(&failing(a)),
+        compare: |a, b| b.failed_requests.cmp(&a.failed_requests),
     },
     Column { name: "held", title: "Held by", is_number: false, order: RISING, compare: |a, b| held(a).cmp(held(b)) },
 ];
@@ -145,15 +145,6 @@ fn bytes(vm: &Vm) -> f64 {
 
 fn p99(vm: &Vm) -> f64 {
     vm.now.rates.and_then(|rates| rates.p99_us).unwrap_or(-1.0)
-}
-
-fn failing(vm: &Vm) -> u64 {
-    vm.volumes
-        .iter()
-        .flat_map(|volume| &volume.failing)
-        .flat_map(|failing| &failing.failures)
-        .map(|one| one.count)
-        .sum()
 }
 
 fn held(vm: &Vm) -> &'static str {
