@@ -8,7 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::http::Call;
 use crate::policy::{NetPolicy, Policy};
+use crate::request::Request;
 
 /// The policy and settings of a VM, volume or NIC, from the host file and changes made at run time.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -123,12 +125,34 @@ pub struct Holds {
     /// Commands that bring back what was in force before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub undo: Vec<String>,
+    /// The same as requests over HTTP, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undo_requests: Vec<UndoRequest>,
     /// Earlier changes made at run time that it has replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Override>,
     /// If it ends by itself: what is in force again then, by the name of the change.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub afterwards: BTreeMap<String, String>,
+}
+
+/// A request over HTTP that undoes a change, or a part of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct UndoRequest {
+    /// `PATCH`, `POST` or `DELETE`.
+    pub method: String,
+    /// Path and query, each part percent-encoded.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+}
+
+impl From<&Request> for UndoRequest {
+    fn from(request: &Request) -> UndoRequest {
+        let Call { method, path, body, .. } = request.call();
+        UndoRequest { method: method.to_string(), path, body }
+    }
 }
 
 /// A change as programs see it.

@@ -39,6 +39,9 @@ pub struct Vm {
     pub held_by: Option<Cause>,
     /// CPU time of the device thread for it in the last ten seconds, in percent of one CPU.
     pub cpu_percent: f64,
+    /// Requests that have failed at the device since the start of its thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_requests: Option<u64>,
     pub volumes: Vec<Volume>,
 }
 
@@ -50,6 +53,9 @@ pub struct Volume {
     /// Its name, or `nic/NIC`.
     pub volume: String,
     pub now: Figures,
+    /// Requests that have failed at the device since the start of its thread; of a volume without its own counters those of its VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_requests: Option<u64>,
     /// What fails now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<Failing>,

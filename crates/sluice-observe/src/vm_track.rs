@@ -355,7 +355,8 @@ impl VmTrack {
             let promises = promises.status(&volume.policy, last, is_known, second);
             let now = glance::figures(&volume.policy, own, promises, (volume.outstanding, volume.clients));
             let failing = known.map_or_else(Vec::new, |known| known.failing.status(second));
-            top::Volume { volume: volume.volume.clone(), now, failing }
+            let failed_requests = Some(failed(volume.stats.as_deref().unwrap_or(&sample.stats)));
+            top::Volume { volume: volume.volume.clone(), now, failed_requests, failing }
         });
         let volumes: Vec<top::Volume> = volumes.collect();
         let recent = &self.series.recent;
@@ -366,7 +367,8 @@ impl VmTrack {
         }
         let cpu_percent = status::cpu(sample.cpu.limit, &recent.counts(JOINED)).used_percent;
         let (vm, device) = (sample.vm.clone(), device.to_owned());
-        top::Vm { time: None, vm, device, now, held_by: self.held_by, cpu_percent, volumes }
+        let (held_by, failed_requests) = (self.held_by, Some(failed(&sample.stats)));
+        top::Vm { time: None, vm, device, now, held_by, cpu_percent, failed_requests, volumes }
     }
 
     /// Its promises. `is_known`: its device serves.

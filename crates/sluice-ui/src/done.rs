@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
-use sluice_api::change::Override;
+use sluice_api::change::UndoRequest;
 
 /// Number of changes that are remembered.
 const DONE_MAX: usize = 64;
@@ -18,15 +18,17 @@ pub(crate) struct Change {
     pub(crate) target: String,
     /// What was changed, in words.
     pub(crate) text: Vec<String>,
-    /// Keys that were changed, with dots between their parts.
-    pub(crate) keys: Vec<String>,
-    /// Changes that it has replaced.
-    pub(crate) replaced: Vec<Override>,
+    /// The requests that undo it, as the daemon has stated them; none if they cannot.
+    pub(crate) undo: Vec<UndoRequest>,
     pub(crate) warnings: Vec<String>,
     /// Tag of the version that it has made: the undo of another version would undo what others have changed.
     pub(crate) etag: Option<String>,
     /// How long it holds, in words.
     pub(crate) until: String,
+    /// Whether it is in a drop-in of the host file, which a reset does not change.
+    pub(crate) is_in_drop_in: bool,
+    /// When it ends by itself, in seconds since 1970.
+    pub(crate) end: Option<u64>,
     pub(crate) is_undone: bool,
 }
 
@@ -59,31 +61,15 @@ impl Done {
 }
 
 impl Change {
-    /// The body of the request that undoes it: what it has replaced is set again with its end, all else is taken back. `None` if what it has replaced
-    /// has an end that cannot be stated.
-    pub(crate) fn undo(&self) -> Option<Value> {
-        let name = |key: &String| format!("{}/{key}", self.target);
-        let is_replaced = |key: &String| self.replaced.iter().any(|old| old.name == name(key));
-        let reset: Vec<String> = self.keys.iter().filter(|key| !is_replaced(key)).map(name).collect();
-        let mut keys = Value::Object(serde_json::Map::new());
-        let mut until = None;
-        for old in &self.replaced {
-            set(&mut keys, old.name.strip_prefix(&self.target)?.strip_prefix('/')?, old.value.clone());
-            let end = match old.until.as_str() {
-                "reset" => None,
-                time => Some(time.parse::<jiff::Timestamp>().ok()?.as_second()),
-            };
-            if until.is_some_and(|other| other != end) {
-                return None;
-            }
-            until = Some(end);
-        }
-        let mut body =
-            serde_json::json!({ "keys": keys, "reset": reset, "reason": format!("undo: {}", self.text.join(", ")) });
-        if let Some(Some(end)) = until {
-            body["until"] = end.into();
-        }
-        Some(body)
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&self, now: u64) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+
+    /// The end that the undo would have to set again although it has passed, in seconds since 1970.
+    pub(crate) fn passed_end(&self, now: u64) -> Option<u64> {
+        let ends = self.undo.iter().filter_map(|request| request.body.as_ref()?["until"].as_u64());
+        ends.filter(|end| *end <= now).min()
     }
 }
 
@@ -101,25 +87,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn change(replaced: Vec<Override>) -> Change {
-        let keys = ["limit", "net.limit"].map(str::to_owned).to_vec();
+    fn change(undo: Vec<UndoRequest>) -> Change {
         let text = vec!["limit 500 iops".to_owned()];
         let (target, until) = ("db1".to_owned(), "reset".to_owned());
-        Change { number: 0, target, text, keys, replaced, warnings: Vec::new(), etag: None, until, is_undone: false }
+        let (is_in_drop_in, is_undone) = (false, false);
+        let (warnings, etag, end) = (Vec::new(), None, Some(2000));
+        Change { number: 0, target, text, undo, warnings, etag, until, is_in_drop_in, end, is_undone }
     }
 
     #[test]
-    fn an_undo_sets_what_was_replaced_and_takes_back_the_rest() {
-        let reason = "undo: limit 500 iops";
-        let all = json!({ "keys": {}, "reset": ["db1/limit", "db1/net.limit"], "reason": reason });
-        assert_eq!(change(Vec::new()).undo(), Some(all));
-        let until = "1970-01-01T00:16:40Z".to_owned();
-        let old = Override { name: "db1/net.limit".to_owned(), value: json!("5Mbit/s"), until, ..Override::default() };
-        let mixed = json!({ "keys": { "net": { "limit": "5Mbit/s" } }, "reset": ["db1/limit"], "until": 1000, "reason": reason });
-        assert_eq!(change(vec![old.clone()]).undo(), Some(mixed));
-        let other = Override { name: "db1/limit".to_owned(), until: "reset".to_owned(), ..old.clone() };
-        assert_eq!(change(vec![old.clone(), other]).undo(), None, "one body has one end");
-        assert_eq!(change(vec![Override { until: "restart".to_owned(), ..old }]).undo(), None);
+    fn an_end_that_has_passed_meanwhile_is_found() {
+        let request = |body| UndoRequest { body, ..UndoRequest::default() };
+        let undo = vec![request(None), request(Some(json!({ "until": 1000 }))), request(Some(json!({})))];
+        let change = change(undo);
+        assert_eq!((change.passed_end(999), change.passed_end(1000)), (None, Some(1000)));
+        assert!(!change.has_ended(1999) && change.has_ended(2000));
     }
 
     #[test]

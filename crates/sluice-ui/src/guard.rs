@@ -150,7 +150,9 @@ impl Secrets {
     fn host<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let mut hosts = headers.get_all(header::HOST).iter();
         let host = hosts.next()?.to_str().ok()?;
-        let is_own = ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
+        // A browser leaves the usual port of HTTP out.
+        let is_at = |name: &str| host == format!("{name}:{}", self.port) || self.port == 80 && host == name;
+        let is_own = ["127.0.0.1", "localhost"].into_iter().any(is_at);
         (is_own && hosts.next().is_none()).then_some(host)
     }
 }
@@ -252,6 +254,16 @@ mod tests {
         assert_eq!(status(secrets.judge(&none)), 421);
         none.headers_mut().insert("host", "localhost:4000".parse().unwrap());
         assert_eq!(status(secrets.judge(&none)), 401);
+    }
+
+    #[test]
+    fn the_usual_port_of_http_may_be_left_out() {
+        let secrets = Secrets::new(80).unwrap();
+        for (host, expected) in [("127.0.0.1", 401), ("localhost", 401), ("localhost:80", 401), ("evil.example", 421)] {
+            let mut request = request("GET", "/", &[]);
+            request.headers_mut().insert("host", host.parse().unwrap());
+            assert_eq!(status(secrets.judge(&request)), expected, "{host}");
+        }
     }
 
     #[test]

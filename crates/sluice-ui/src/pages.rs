@@ -13,6 +13,7 @@ mod api;
 mod change;
 mod device;
 mod events;
+mod in_force;
 mod overview;
 mod undo;
 mod vm;

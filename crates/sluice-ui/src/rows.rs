@@ -164,16 +164,19 @@ impl Band {
     }
 }
 
+/// The number of requests that have failed, as `sluice get vms` has it, and whether they fail now.
+fn failed(count: Option<u64>, is_failing: bool) -> String {
+    format!("{}{}", count.unwrap_or(0), if is_failing { " failing" } else { "" })
+}
+
 impl Row {
     /// A VM. `devices` are all, for the scale of its band.
     pub(crate) fn of(vm: &Vm, devices: &[Device]) -> Row {
         let key = format!("v/{}/{}", vm.vm, vm.device);
-        let failed = vm.volumes.iter().flat_map(|volume| &volume.failing).flat_map(|failing| &failing.failures);
         let is_failing = vm.volumes.iter().any(|volume| !volume.failing.is_empty());
-        let failed: u64 = failed.map(|failure| failure.count).sum();
         let row = Row::of_figures(key, vm.vm.clone(), &vm.device, &vm.now, vm.now.rates.unwrap_or_default(), devices);
         Row {
-            failed: if is_failing { format!("{failed} failing") } else { "0".to_owned() },
+            failed: failed(vm.failed_requests, is_failing),
             held_by: vm.held_by.map_or(NOTHING, |cause| cause.in_words()).to_owned(),
             ..row
         }
@@ -185,9 +188,7 @@ impl Row {
             let key = format!("v/{}/{}/{}", vm.vm, vm.device, volume.volume);
             let rates = volume.now.rates.or(vm.now.rates).unwrap_or_default();
             let row = Row::of_figures(key, volume.volume.clone(), &vm.device, &volume.now, rates, devices);
-            let failed: u64 = volume.failing.iter().flat_map(|one| &one.failures).map(|failure| failure.count).sum();
-            let failed = if volume.failing.is_empty() { "0".to_owned() } else { format!("{failed} failing") };
-            Row { failed, ..row }
+            Row { failed: failed(volume.failed_requests, !volume.failing.is_empty()), ..row }
         })
     }
 
@@ -337,6 +338,23 @@ pub(crate) fn cells(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_failed_requests_are_shown_also_when_none_fails_now() {
+        let volume = |count, failing| sluice_api::top::Volume {
+            failed_requests: Some(count),
+            failing,
+            ..sluice_api::top::Volume::default()
+        };
+        let vm = Vm {
+            failed_requests: Some(7),
+            volumes: vec![volume(5, Vec::new()), volume(2, vec![sluice_api::status::Failing::default()])],
+            ..Vm::default()
+        };
+        let rows: Vec<String> = Row::of_volumes(&vm, &[]).map(|row| row.failed).collect();
+        assert_eq!((Row::of(&vm, &[]).failed, rows), ("7 failing".to_owned(), vec!["5".into(), "2 failing".into()]));
+    }
+
     use sluice_api::top::Amount;
 
     fn band(rate: f64, reservation: Option<f64>, limit: Option<f64>) -> Band {

@@ -3,6 +3,8 @@
 //! A page tells which VMs and devices it shows. A message is JSON: `cells` by name, `parts` of the page that are out of date, `points` of curves, `lost` if
 //! the daemon is not heard, and `say` for the live region. Only what has changed is sent.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -24,6 +26,8 @@ use crate::text::{clock, visible};
 
 /// Number of events that are announced at once.
 const SAID_MAX: usize = 3;
+/// Maximum time without a message.
+const QUIET_MAX: Duration = Duration::from_secs(15);
 /// Maximum number of VMs that a stream is about.
 const VMS_MAX: usize = 200;
 
@@ -73,6 +77,8 @@ struct Shown {
     cells: Cells,
     broken: Option<Vec<String>>,
     heard: Option<u64>,
+    /// Time of the last sample whose points were sent.
+    time: Option<u64>,
     lost: Option<String>,
 }
 
@@ -116,7 +122,18 @@ async fn follow(of: Of, mut samples: watch::Receiver<Sample>, mut to: Sender<Byt
             let json = serde_json::to_string(&patch).ok()?;
             to.send_data(Bytes::from(format!("data: {json}\n\n"))).await.ok()?;
         }
-        samples.changed().await.ok()?;
+        while !is_changed(&mut samples).await? {
+            // A browser that has gone is noticed when something is sent, also while nothing is heard.
+            to.send_data(Bytes::from_static(b": still here\n\n")).await.ok()?;
+        }
+    }
+}
+
+/// Waits for another sample, but not too long. `None` if there are no more.
+async fn is_changed(samples: &mut watch::Receiver<Sample>) -> Option<bool> {
+    match tokio::time::timeout(QUIET_MAX, samples.changed()).await {
+        Ok(changed) => changed.ok().map(|()| true),
+        Err(_) => Some(false),
     }
 }
 
@@ -153,7 +170,8 @@ impl Shown {
         patch.cells = all.iter().filter(is_new).map(|(name, cell)| (name.clone(), cell.clone())).collect();
         self.cells = all;
         patch.time = Some(top.time);
-        if of.details {
+        // An event wakes the stream too, with the figures of a sample that was sent already.
+        if of.details && self.time.replace(top.time) != Some(top.time) {
             let shown = top.vms.iter().filter(|vm| is_shown(vm));
             patch.points = shown.map(crate::charts::point).collect();
         }
@@ -221,6 +239,17 @@ mod tests {
         let patch = shown.patch(&own, &now);
         assert!(patch.say.len() == 1 && patch.stale, "{patch:?}");
         assert!(shown.patch(&own, &now).say.is_empty());
+    }
+
+    #[test]
+    fn a_sample_has_its_points_once() {
+        let mut shown = Shown::default();
+        let of = Of { details: true, ..of("a") };
+        let now = sample(5.0, false);
+        assert_eq!(shown.patch(&of, &now).points.len(), 1);
+        assert!(shown.patch(&of, &Sample { heard: 1, ..now.clone() }).points.is_empty());
+        let next = Top { time: 1, ..(*now.top).clone() };
+        assert_eq!(shown.patch(&of, &Sample { top: Arc::new(next), ..now }).points.len(), 1);
     }
 
     #[test]

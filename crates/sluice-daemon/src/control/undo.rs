@@ -1,4 +1,4 @@
-//! How long a change made at run time holds, what it has replaced, and the commands that undo it.
+//! How long a change made at run time holds, what it has replaced, and what undoes it: requests, and the same as commands of a shell.
 //!
 //! A command that undoes a change brings back what was in force before: what another change had set with its end and its reason, or else
 //! the file's value. Example: the file limits `batch` to 500 iops, and `set batch limit=400` is in force. Then
@@ -10,13 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_api::change::Holds;
-use sluice_api::request::Request;
+use sluice_api::change::{Holds, UndoRequest};
+use sluice_api::request::{How, Request, Term};
 use sluice_api::shell;
 use sluice_config::changes::{Object, is_pattern};
 
 use super::{Code, Reply};
 use crate::state::overrides::{Change, Lasts, Override, Overrides, flat, overlap};
+use crate::state::time::Time;
 
 /// Returns how long a change lasts that made `after` of `before`; of one that takes changes back only what it has taken.
 pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Overrides, &Overrides)) -> Holds {
@@ -28,13 +29,15 @@ pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Override
         Request::Attach { target, .. } => {
             // A new VM goes with its volume.
             let target = new.first().map_or_else(|| target.clone(), |first| first.target.to_string());
-            vec![shell::command(["sluice", "detach", &target])]
+            vec![Request::Detach { target, how: How::default() }]
         }
         Request::Detach { target, .. } => attach_again(target, before, !new.is_empty()),
         Request::Set { target, .. } => set_again(target, (&dropped, &new), before),
         // A disk does not shrink.
         _ => Vec::new(),
     };
+    // `reset` does not change a drop-in.
+    let undo = if lasts == Lasts::Persisted { Vec::new() } else { undo };
     let is_ending = matches!(lasts, Lasts::UntilRestart | Lasts::Until(_));
     let instead = |known: &&Override| {
         // A source that has been extended stays so.
@@ -43,8 +46,8 @@ pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Override
     };
     Holds {
         until: Some(lasts.to_string()),
-        // `reset` does not change a drop-in.
-        undo: if lasts == Lasts::Persisted { Vec::new() } else { undo },
+        undo: undo.iter().map(command).collect(),
+        undo_requests: undo.iter().map(UndoRequest::from).collect(),
         replaced: dropped.into_iter().map(|known| known.described(None)).collect(),
         afterwards: if is_ending { new.iter().map(instead).collect() } else { BTreeMap::new() },
     }
@@ -90,29 +93,89 @@ impl<'a> Group<'a> {
         !self.lasts.is_temporary() && self.values.iter().any(|own| own.overlaps(other))
     }
 
-    fn command(&self, further: impl IntoIterator<Item = String>) -> String {
-        let keys = self.values.iter().filter_map(|own| match &own.change {
-            Change::Set { key, value } => Some(assignment(key, value)),
-            _ => None,
-        });
-        let words = ["sluice".to_owned(), "set".to_owned(), self.object.to_string()].into_iter().chain(keys);
-        shell::command(words.chain(terms(self.lasts, self.reason)).chain(further))
+    /// The request that sets them, and takes back the changes with the names `reset`.
+    fn request(&self, permanent: bool, reset: Vec<String>) -> Request {
+        let mut keys = toml::Table::new();
+        for own in &self.values {
+            let Change::Set { key, value } = &own.change else { continue };
+            put(&mut keys, key, value.clone());
+        }
+        let how = How { permanent, ..how(self.lasts, self.reason) };
+        Request::Set { target: self.object.to_string(), keys, reset, how }
+    }
+}
+
+/// Puts a value into a table at a key with dots between its parts.
+fn put(keys: &mut toml::Table, key: &str, value: toml::Value) {
+    let Some((first, rest)) = key.split_once('.') else {
+        keys.insert(key.to_owned(), value);
+        return;
+    };
+    let inner = keys.entry(first).or_insert_with(|| toml::Table::new().into());
+    if let Some(inner) = inner.as_table_mut() {
+        put(inner, rest, value);
     }
 }
 
 /// The options of a change that ends at the same time and has the same reason.
-fn terms(lasts: Lasts, reason: Option<&str>) -> impl Iterator<Item = String> {
-    let lasts = match lasts {
-        Lasts::Until(end) => vec!["--until".to_owned(), end.to_string()],
-        Lasts::UntilRestart => vec!["--until-restart".to_owned()],
-        Lasts::Persisted => vec!["--persist".to_owned()],
-        Lasts::Always => Vec::new(),
+fn how(lasts: Lasts, reason: Option<&str>) -> How {
+    let term = match lasts {
+        Lasts::Until(end) => Term::Until(end.0),
+        Lasts::UntilRestart => Term::UntilRestart,
+        Lasts::Persisted => Term::Persist,
+        Lasts::Always => Term::Always,
     };
-    lasts.into_iter().chain(reason.into_iter().flat_map(|reason| ["--reason".to_owned(), reason.to_owned()]))
+    How { term, reason: reason.map(str::to_owned), ..How::default() }
 }
 
-/// Returns the commands that take `new` back, and set again what it has `dropped` or hides.
-fn set_again(target: &str, (dropped, new): (&[&Override], &[&Override]), before: &Overrides) -> Vec<String> {
+/// Returns a request as a command that can be copied into a shell.
+fn command(request: &Request) -> String {
+    let assignments = |prefix: &'static str, keys: &toml::Table| {
+        flat(keys.clone()).into_iter().map(move |(key, value)| format!("{prefix}{}", assignment(&key, &value)))
+    };
+    let (verb, objects): (&str, Vec<String>) = match request {
+        Request::Attach { target, keys, vm, .. } => {
+            let keys = assignments("", keys).chain(assignments("vm.", vm));
+            ("attach", [target.clone()].into_iter().chain(keys).collect())
+        }
+        Request::Detach { target, .. } => ("detach", vec![target.clone()]),
+        Request::Resize { target, size, .. } => ("resize", vec![target.clone(), size.clone()]),
+        Request::Set { target, keys, .. } => {
+            ("set", [target.clone()].into_iter().chain(assignments("", keys)).collect())
+        }
+        Request::Reset { name: Some(names), .. } => ("reset", names.as_slice().to_vec()),
+        other => unreachable!("{other:?} undoes nothing"),
+    };
+    let reset = match request {
+        Request::Set { reset, .. } => reset.as_slice(),
+        _ => &[],
+    };
+    let words = ["sluice".to_owned(), verb.to_owned()].into_iter().chain(objects);
+    let words = words.chain(request.how().into_iter().flat_map(options));
+    shell::command(words.chain(reset.iter().flat_map(|name| ["--reset".to_owned(), name.clone()])))
+}
+
+/// The options of a change as a command line has them.
+fn options(how: &How) -> Vec<String> {
+    let mut words = match how.term {
+        Term::Until(end) => vec!["--until".to_owned(), Time(end).to_string()],
+        Term::Seconds(seconds) => vec!["--for".to_owned(), format!("{seconds}s")],
+        Term::UntilRestart => vec!["--until-restart".to_owned()],
+        Term::Persist => vec!["--persist".to_owned()],
+        Term::Always => Vec::new(),
+    };
+    words.extend(how.reason.iter().flat_map(|reason| ["--reason".to_owned(), reason.clone()]));
+    words.extend(how.permanent.then(|| "--permanent".to_owned()));
+    words
+}
+
+/// Returns the request that takes changes back.
+fn reset(names: Vec<String>) -> Request {
+    Request::Reset { name: Some(names.into()), reason: None, force: Vec::new() }
+}
+
+/// Returns the requests that take `new` back, and set again what it has `dropped` or hides.
+fn set_again(target: &str, (dropped, new): (&[&Override], &[&Override]), before: &Overrides) -> Vec<Request> {
     let dropped: BTreeSet<*const Override> = dropped.iter().map(|old| std::ptr::from_ref(*old)).collect();
     let mut of_object: BTreeMap<&Object, Vec<&Override>> = BTreeMap::new();
     new.iter().for_each(|new| of_object.entry(&new.target).or_default().push(new));
@@ -128,14 +191,11 @@ fn set_again(target: &str, (dropped, new): (&[&Override], &[&Override]), before:
         true => others.iter().filter_map(|new| Some(format!("{target}/{}", new.key()?))).collect(),
         false => others.iter().map(|new| new.name()).collect(),
     };
-    let Some(first) = first else {
-        let words = ["sluice".to_owned(), "reset".to_owned()].into_iter().chain(names);
-        return vec![shell::command(words)];
-    };
-    let permanent = replaced.iter().any(|new| new.lasts.is_temporary()).then(|| "--permanent".to_owned());
-    let reset = names.into_iter().flat_map(|name| ["--reset".to_owned(), name]);
-    let first = first.command(permanent.into_iter().chain(reset));
-    [first].into_iter().chain(groups.iter().skip(1).map(|group| group.command([]))).collect()
+    let names = names.into_iter().collect();
+    let Some(first) = first else { return vec![reset(names)] };
+    let permanent = replaced.iter().any(|new| new.lasts.is_temporary());
+    let first = first.request(permanent, names);
+    [first].into_iter().chain(groups.iter().skip(1).map(|group| group.request(false, Vec::new()))).collect()
 }
 
 /// Returns `KEY=VALUE` as a command line has it.
@@ -146,45 +206,43 @@ pub(super) fn assignment(key: &str, value: &toml::Value) -> String {
     format!("{key}={}", text.map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// Returns the commands that serve what was detached again, with what was set of it, each with its end: what was attached at run time is
+/// Returns the requests that serve what was detached again, with what was set of it, each with its end: what was attached at run time is
 /// attached with its keys, what the file has is there without the detach. `is_hidden`: the detach is a change that hides what it detaches.
-fn attach_again(target: &str, before: &Overrides, is_hidden: bool) -> Vec<String> {
+fn attach_again(target: &str, before: &Overrides, is_hidden: bool) -> Vec<Request> {
     let Ok(detached) = target.parse::<Object>() else { return Vec::new() };
     let known: Vec<&Override> = before.in_force().filter(|known| detached.covers(&known.target)).collect();
-    let (mut of_vm, mut commands) = (Vec::new(), Vec::new());
-    commands.extend(is_hidden.then(|| shell::command(["sluice", "reset", target])));
+    let mut of_vm = toml::Table::new();
+    let mut requests: Vec<Request> = is_hidden.then(|| reset(vec![target.to_owned()])).into_iter().collect();
     let mut with_attach: BTreeSet<*const Override> = BTreeSet::new();
     for one in known.iter().filter(|one| one.is_attach()) {
         let (Change::Attach { keys }, Object::Target(object)) = (&one.change, &one.target) else { continue };
-        let mut keys: BTreeMap<String, toml::Value> = flat(keys.clone()).into_iter().collect();
+        let mut all: BTreeMap<String, toml::Value> = flat(keys.clone()).into_iter().collect();
         let same_end = |set: &Override| {
             !set.lasts.is_temporary() || set.lasts == one.lasts && set.origin.reason == one.origin.reason
         };
         for set in known.iter().filter(|set| set.target == one.target && same_end(set)) {
             let Change::Set { key, value } = &set.change else { continue };
-            keys.retain(|other, _| !overlap(other, key));
-            keys.insert(key.clone(), value.clone());
+            all.retain(|other, _| !overlap(other, key));
+            all.insert(key.clone(), value.clone());
             with_attach.insert(std::ptr::from_ref(*set));
         }
-        let prefix = if object.volume.is_none() { "vm." } else { "" };
-        let keys = keys.iter().map(|(key, value)| format!("{prefix}{}", assignment(key, value)));
-        if object.volume.is_none() {
-            of_vm.extend(keys);
-            continue;
+        let mut keys = toml::Table::new();
+        let to = if object.volume.is_none() { &mut of_vm } else { &mut keys };
+        all.into_iter().for_each(|(key, value)| put(to, &key, value));
+        if object.volume.is_some() {
+            // A new VM gets its policy with its first volume.
+            let (vm, how) = (std::mem::take(&mut of_vm), how(one.lasts, one.origin.reason.as_deref()));
+            requests.push(Request::Attach { target: one.target.to_string(), keys, vm, how });
         }
-        let words = ["sluice".to_owned(), "attach".to_owned(), one.target.to_string()];
-        // A new VM gets its policy with its first volume.
-        let words = words.into_iter().chain(keys).chain(std::mem::take(&mut of_vm));
-        commands.push(shell::command(words.chain(terms(one.lasts, one.origin.reason.as_deref()))));
     }
     let is_left = |set: &&&Override| !with_attach.contains(&std::ptr::from_ref(**set));
     let (sizes, others): (Vec<&Override>, Vec<&Override>) =
         known.iter().filter(is_left).copied().partition(|set| set.key() == Some("size"));
-    commands.extend(sizes.into_iter().filter_map(|set| {
+    requests.extend(sizes.into_iter().filter_map(|set| {
         let Change::Set { value, .. } = &set.change else { return None };
-        let words = ["sluice".to_owned(), "resize".to_owned(), set.target.to_string(), value.as_str()?.to_owned()];
-        Some(shell::command(words.into_iter().chain(terms(set.lasts, set.origin.reason.as_deref()))))
+        let (target, size) = (set.target.to_string(), value.as_str()?.to_owned());
+        Some(Request::Resize { target, size, how: how(set.lasts, set.origin.reason.as_deref()) })
     }));
-    commands.extend(Group::all(others.into_iter()).iter().map(|group| group.command([])));
-    commands
+    requests.extend(Group::all(others.into_iter()).iter().map(|group| group.request(false, Vec::new())));
+    requests
 }

@@ -3,6 +3,8 @@
 //! The form keeps the tag of the version that it was made from. If the object was changed since, the daemon refuses the change, and the form shows
 //! what is in force now beside what was typed.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::{FormRejection, PathRejection, QueryRejection};
@@ -18,6 +20,7 @@ use sluice_api::change::{Changed, Preview};
 use sluice_api::http::{Call, Failed};
 use sluice_api::problem::{Fault, Kind};
 
+use super::in_force::{InForce, shown};
 use super::{Frame, NoParameters, Page, Shown, show};
 use crate::done::{Change, set};
 use crate::failure::Failure;
@@ -96,6 +99,8 @@ struct Typed {
     term: String,
     reason: String,
     etag: String,
+    /// The texts that the form was made from, by key, as JSON.
+    was: String,
     /// `preview`, `confirm` or `edit`.
     step: String,
 }
@@ -110,6 +115,8 @@ pub(super) struct Form {
     terms: Vec<Term>,
     reason: String,
     etag: String,
+    /// The texts in force, by key, as JSON.
+    was: String,
     /// Why it was refused.
     problem: Option<String>,
 }
@@ -120,7 +127,10 @@ struct Field {
     label: &'static str,
     hint: &'static str,
     typed: String,
-    in_force: String,
+    /// The value that the object has of its own.
+    own: String,
+    /// The value in force, which may be that of a policy.
+    in_force: Option<String>,
     problem: Option<String>,
 }
 
@@ -143,17 +153,10 @@ struct ChangePage {
     term: &'static str,
 }
 
-/// Keys in force, with the tag of their version.
-struct InForce {
-    keys: Value,
-    etag: String,
-}
-
 /// A change as a request has it.
 struct Wanted {
     body: Value,
-    /// Keys with dots, and the change of each in words.
-    keys: Vec<&'static str>,
+    /// The change of each key in words.
     text: Vec<String>,
 }
 
@@ -178,7 +181,7 @@ impl Target {
         }
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.volume.as_ref().map_or_else(|| self.vm.clone(), |volume| format!("{}/{volume}", self.vm))
     }
 
@@ -197,24 +200,20 @@ impl Target {
         format!("/vms/{}", part(&self.vm))
     }
 
-    async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
-        let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
-        Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default() })
+    /// The tag of the version in force.
+    pub(super) async fn version(&self, process: &Process) -> Result<String, Failed> {
+        Ok(self.keys(process).await?.etag)
     }
-}
 
-/// The value of a key as the form shows it.
-fn shown(keys: &Value, key: &str) -> String {
-    let value = key.split('.').fold(keys, |at, part| &at[part]);
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        // A rate in requests and one in bytes.
-        Value::Object(both) if both.len() == 2 && both.values().all(Value::is_string) => {
-            let texts: Vec<&str> = ["iops", "bytes"].iter().filter_map(|unit| both.get(*unit)?.as_str()).collect();
-            if texts.len() == 2 { texts.join(", ") } else { value.to_string() }
-        }
-        other => other.to_string(),
+    async fn in_force(&self, process: &Process) -> Result<InForce, Failed> {
+        let keys = self.keys(process).await?;
+        let vms = process.daemon.list(&format!("/v1/vms/{}?fields=policy,volumes", part(&self.vm))).await;
+        Ok(keys.with_policies(&vms.unwrap_or_default(), self.volume.as_deref()))
+    }
+
+    async fn keys(&self, process: &Process) -> Result<InForce, Failed> {
+        let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
+        Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default(), ..InForce::default() })
     }
 }
 
@@ -263,17 +262,31 @@ impl Typed {
         }
     }
 
+    /// The texts that the form was made from, by key; none if it does not state them.
+    fn was(&self) -> BTreeMap<String, String> {
+        serde_json::from_str(&self.was).unwrap_or_default()
+    }
+
     fn form(&self, target: &Target, in_force: Option<&InForce>) -> Form {
         let known = |key: &Key| in_force.map_or(String::new(), |in_force| shown(&in_force.keys, key.name));
+        // What nobody has touched must not take back what others have set since.
+        let was = self.was();
+        let typed = |key: &Key, text: &str| match in_force {
+            Some(_) if is_untouched(&was, key, text) => known(key),
+            _ => text.to_owned(),
+        };
         let field = |(key, text): (&'static Key, &str)| Field {
             name: key.name,
             label: key.label,
             hint: key.hint,
-            typed: text.to_owned(),
-            in_force: known(key),
+            typed: typed(key, text),
+            own: known(key),
+            in_force: in_force.and_then(|in_force| in_force.value(key.name)),
             problem: None,
         };
         let mut fields: Vec<Field> = self.texts().into_iter().map(field).collect();
+        let now: BTreeMap<&str, &str> = fields.iter().map(|field| (field.name, field.own.as_str())).collect();
+        let was = in_force.map_or(self.was.clone(), |_| json!(now).to_string());
         if target.volume.as_ref().is_some_and(|name| name.starts_with("nic/")) {
             // Its keys have the same names, and rates of bits.
             fields.iter_mut().zip(&NET_KEYS).for_each(|(field, key)| field.hint = key.hint);
@@ -285,6 +298,7 @@ impl Typed {
             terms: TERMS.iter().map(|(value, text)| Term { value, text, is_chosen: *value == self.term }).collect(),
             reason: self.reason.clone(),
             etag: in_force.map_or(self.etag.clone(), |in_force| in_force.etag.clone()),
+            was,
             problem: None,
         }
     }
@@ -292,10 +306,10 @@ impl Typed {
     /// The change that is asked for: keys whose text is not the one in force.
     fn wanted(&self, in_force: &InForce) -> Result<Wanted, Refused> {
         let refuse = |key: &str, detail: String| Refused::new(StatusCode::BAD_REQUEST, detail, Some(key));
-        let (mut keys, mut named, mut text) = (json!({}), Vec::new(), Vec::new());
+        let (mut keys, mut text, was) = (json!({}), Vec::new(), self.was());
         for (key, typed) in self.texts() {
             let known = shown(&in_force.keys, key.name);
-            if typed == known {
+            if typed == known || is_untouched(&was, key, typed) {
                 continue;
             }
             if typed.is_empty() {
@@ -305,11 +319,11 @@ impl Typed {
                 ));
             }
             set(&mut keys, key.name, read(key.name, typed));
-            named.push(key.name);
-            let before = if known.is_empty() { "not set" } else { &known };
+            let in_force = in_force.value(key.name).filter(|_| known.is_empty());
+            let before = in_force.as_deref().unwrap_or(if known.is_empty() { "not set" } else { &known });
             text.push(format!("{} {typed}, was {before}", key.name));
         }
-        if named.is_empty() {
+        if text.is_empty() {
             return Err(Refused::new(
                 StatusCode::BAD_REQUEST,
                 "Nothing is changed: all values are those in force".to_owned(),
@@ -318,8 +332,12 @@ impl Typed {
         }
         let mut body = json!({ "keys": keys });
         match (self.term.as_str(), self.term.parse::<u64>()) {
-            ("always", _) => {}
-            ("persist", _) => body["persist"] = true.into(),
+            // It is meant to stay, also in place of a change that ends by itself.
+            ("always", _) => body["permanent"] = true.into(),
+            ("persist", _) => {
+                body["persist"] = true.into();
+                body["permanent"] = true.into();
+            }
             (term, Ok(seconds)) if TERMS.iter().any(|(known, _)| *known == term) => body["seconds"] = seconds.into(),
             (term, _) => {
                 let detail = format!("For how long: {term} is not in the list");
@@ -330,15 +348,20 @@ impl Typed {
         if !reason.is_empty() {
             body["reason"] = reason.into();
         }
-        Ok(Wanted { body, keys: named, text })
+        Ok(Wanted { body, text })
     }
 
     /// Everything, for a form that confirms it.
     fn hidden(&self) -> Vec<(&'static str, String)> {
         let texts = self.texts().into_iter().map(|(key, text)| (key.name, text.to_owned()));
-        let others = [("term", &self.term), ("reason", &self.reason), ("etag", &self.etag)];
+        let others = [("term", &self.term), ("reason", &self.reason), ("etag", &self.etag), ("was", &self.was)];
         texts.chain(others.map(|(name, text)| (name, text.clone()))).collect()
     }
+}
+
+/// Whether a text is still the one that the form was made with.
+fn is_untouched(was: &BTreeMap<String, String>, key: &Key, text: &str) -> bool {
+    was.get(key.name).is_some_and(|was| was == text)
 }
 
 impl Refused {
@@ -515,6 +538,9 @@ async fn take(
 
 /// A change that was made.
 fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
+    let term = changed.holds.until.as_deref().unwrap_or_default();
+    let is_in_drop_in = term.starts_with("reload");
+    let end = term.parse::<jiff::Timestamp>().ok().and_then(|end| u64::try_from(end.as_second()).ok());
     let until = match changed.holds.until.as_deref() {
         None => String::new(),
         Some("reset") => "until the host file changes it".to_owned(),
@@ -526,11 +552,12 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
         number: 0,
         target: target.name(),
         text: wanted.text.clone(),
-        keys: wanted.keys.iter().map(ToString::to_string).collect(),
-        replaced: changed.holds.replaced,
+        undo: changed.holds.undo_requests,
         warnings: changed.warnings,
         etag: None,
         until,
+        is_in_drop_in,
+        end,
         is_undone: false,
     }
 }
@@ -538,11 +565,13 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_api::policy::Policy;
     use sluice_api::problem::Problem;
+    use sluice_api::status::{Vm, Volume};
 
     fn in_force() -> InForce {
         let keys = json!({ "limit": "500 iops", "weight": 100, "net": { "limit": "1Gbit/s" } });
-        InForce { keys, etag: "\"1\"".to_owned() }
+        InForce { keys, etag: "\"1\"".to_owned(), ..InForce::default() }
     }
 
     #[test]
@@ -570,8 +599,8 @@ mod tests {
             ..Typed::of(&in_force(), true)
         };
         let wanted = typed.wanted(&in_force()).ok().unwrap();
-        assert_eq!(wanted.body, json!({ "keys": { "limit": "300 iops" }, "reason": "noisy" }));
-        assert_eq!((wanted.keys, wanted.text), (vec!["limit"], vec!["limit 300 iops, was 500 iops".to_owned()]));
+        assert_eq!(wanted.body, json!({ "keys": { "limit": "300 iops" }, "permanent": true, "reason": "noisy" }));
+        assert_eq!(wanted.text, ["limit 300 iops, was 500 iops"]);
         let net = Typed { net_weight: Some("5".to_owned()), ..Typed::of(&in_force(), true) };
         let body = net.wanted(&in_force()).ok().unwrap().body;
         assert!(body["keys"] == json!({ "net": { "weight": 5 } }) && body["seconds"] == 3600, "{body}");
@@ -605,7 +634,7 @@ mod tests {
             typed.form(&Target::vm("db1"), Some(&in_force())).refused(&Failed::Refused(Box::new(problem)).into());
         let limit = &form.fields[1];
         assert_eq!(
-            (limit.typed.as_str(), limit.in_force.as_str(), limit.problem.as_deref()),
+            (limit.typed.as_str(), limit.own.as_str(), limit.problem.as_deref()),
             ("<x>", "500 iops", Some("limit is <x>; write another"))
         );
         assert!(
@@ -613,6 +642,40 @@ mod tests {
         );
         let html = show(&page(&Target::vm("db1"), form, None)).unwrap().0;
         assert!(html.contains("value=\"&#60;x&#62;\"") && html.contains("aria-invalid=\"true\""), "{html}");
+    }
+
+    #[test]
+    fn fields_that_nobody_has_touched_follow_what_others_have_set() {
+        let made = Typed::of(&in_force(), false).form(&Target::vm("db1"), Some(&in_force()));
+        let typed = Typed { weight: "7".to_owned(), was: made.was, ..Typed::of(&in_force(), false) };
+        let keys = json!({ "limit": "300 iops", "weight": 100 });
+        let now = InForce { keys, etag: "\"2\"".to_owned(), ..InForce::default() };
+        assert_eq!(typed.wanted(&now).ok().unwrap().body["keys"], json!({ "weight": 7 }));
+        let form = typed.form(&Target::vm("db1"), Some(&now));
+        let texts: Vec<&str> = form.fields.iter().map(|field| field.typed.as_str()).collect();
+        assert_eq!((texts, form.etag.as_str()), (vec!["", "300 iops", "7"], "\"2\""));
+        assert!(form.was.contains("300 iops"), "{}", form.was);
+    }
+
+    #[test]
+    fn what_comes_from_a_policy_is_in_force() {
+        let policy = Policy { limit_iops: Some(500.0), weight: Some(300.0), ..Policy::default() };
+        let nic = Volume {
+            volume: "nic/n0".to_owned(),
+            policy: Policy { limit_bytes_per_second: Some(125_000_000), ..Policy::default() },
+            ..Volume::default()
+        };
+        let vms =
+            [Vm { policy: nic.policy.clone(), volumes: vec![nic], ..Vm::default() }, Vm { policy, ..Vm::default() }];
+        let keys = || InForce { keys: json!({ "policy": "gold", "weight": 300 }), ..InForce::default() };
+        let of_vm = keys().with_policies(&vms, None);
+        let value = |key: &str| of_vm.value(key).unwrap_or_default();
+        assert_eq!((value("limit"), value("weight")), ("500 iops (policy gold)".into(), "300".into()));
+        assert_eq!(value("reservation"), "none (policy gold)");
+        assert!(value("net.limit").contains("bit/s"), "{}", value("net.limit"));
+        let of_nic = keys().with_policies(&vms, Some("nic/n0"));
+        assert_eq!(of_nic.value("limit"), Some(value("net.limit")));
+        assert_eq!(keys().value("limit"), None, "it is not served");
     }
 
     #[test]

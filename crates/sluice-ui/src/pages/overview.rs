@@ -89,7 +89,7 @@ struct End {
     value: String,
     reason: Option<String>,
     then: String,
-    undo: String,
+    undo: Option<String>,
 }
 
 async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>, QueryRejection>) -> Shown {
@@ -281,18 +281,15 @@ fn ends(overrides: &[Override]) -> Vec<End> {
     let mut all: Vec<(jiff::Timestamp, &Override)> =
         overrides.iter().filter_map(|one| Some((one.until.parse().ok()?, one))).collect();
     all.sort_by_key(|(end, _)| *end);
-    let end = |(time, one): (jiff::Timestamp, &Override)| {
-        let vm = one.name.split('/').next().unwrap_or_default();
-        End {
-            time: moment(u64::try_from(time.as_second()).unwrap_or(0)),
-            iso: one.until.clone(),
-            name: one.name.clone(),
-            href: format!("/vms/{}", part(vm)),
-            value: plain(&one.value),
-            reason: one.reason.clone(),
-            then: one.file_in_words.clone(),
-            undo: format!("/undo?name={}", part(&one.name)),
-        }
+    let end = |(time, one): (jiff::Timestamp, &Override)| End {
+        time: moment(u64::try_from(time.as_second()).unwrap_or(0)),
+        iso: one.until.clone(),
+        name: one.name.clone(),
+        href: super::events::page_of(&one.name),
+        value: plain(&one.value),
+        reason: one.reason.clone(),
+        then: one.file_in_words.clone(),
+        undo: super::events::undo_of(one),
     };
     all.into_iter().take(ENDS_MAX).map(end).collect()
 }

@@ -9,7 +9,7 @@ use axum::routing::get;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
-use sluice_api::change::{Override, Preview};
+use sluice_api::change::{Override, Preview, UndoRequest};
 use sluice_api::http::{Call, Failed};
 use sluice_api::problem::Kind;
 
@@ -18,7 +18,7 @@ use super::overview::plain;
 use super::{Frame, Page, Shown, show};
 use crate::failure::Failure;
 use crate::server::Shared;
-use crate::text::{filters, part};
+use crate::text::{filters, moment, now, part};
 
 pub(super) const PAGE: Page = Page { nav: None, routes };
 
@@ -84,27 +84,63 @@ async fn undo(
     }
 }
 
-/// Tells what to do if something else has changed the object.
-fn stale(failed: Failed) -> Failure {
-    let is_stale = matches!(&failed, Failed::Refused(problem) if problem.kind() == Some(Kind::Changed));
-    let mut failure = Failure::from(failed);
-    if is_stale {
-        failure.detail +=
-            ". Nothing was undone: look at the changes in force on the page of events, and undo them one by one.";
-    }
-    failure
+/// What to do about a change that cannot be undone as it was made.
+const BY_NAME: &str = "look at the changes in force on the page of events, and undo them one by one.";
+
+/// Says that something else has changed the object.
+fn stale(target: &Target) -> Failure {
+    let detail = format!("{} has changed since. Nothing was undone: {BY_NAME}", target.name());
+    Failure::from(Failed::Refused(Box::new(Kind::Changed.with(detail))))
 }
 
+/// Sends the requests that undo a change of this page, as the daemon has stated them.
 async fn undo_done(shared: &Shared, number: u64) -> Result<Redirect, Failure> {
-    let change = shared.done.get(number).filter(|change| !change.is_undone);
-    let gone = "The change is not known any more, or was undone. Look for it among the changes in force.";
+    let change = shared.done.get(number).filter(|change| !change.is_undone && !change.undo.is_empty());
+    let gone =
+        "The change is not known any more, was undone, or cannot be undone. Look for it among the changes in force.";
     let change = change.ok_or_else(|| Failure::not_found(gone))?;
-    let mixed = "What it has replaced ends at several times: undo it with the commands that `sluice events` shows.";
-    let body = change.undo().ok_or_else(|| Failure::invalid(mixed))?;
+    if let Some(end) = change.passed_end(now()) {
+        let end = moment(end);
+        return Err(Failure::invalid(format!(
+            "The change has replaced one that was to end at {end} (UTC). That has passed, so it cannot be set again. Nothing was undone: {BY_NAME}"
+        )));
+    }
     let target = Target::named(&change.target);
-    let call = Call::send(Method::PATCH, target.path(), body);
-    let call = change.etag.iter().fold(call, |call, etag| call.header("if-match", etag.clone()));
-    shared.daemon.ask(&call).await.map_err(stale)?;
+    // A reset has no condition of its own.
+    if let Some(made) = &change.etag
+        && *made != target.version(shared).await?
+    {
+        return Err(stale(&target));
+    }
+    for (index, request) in change.undo.iter().enumerate() {
+        let mut call = call(request)?;
+        if index == 0 && call.method == Method::PATCH && call.path == target.path() {
+            call = change.etag.iter().fold(call, |call, etag| call.header("if-match", etag.clone()));
+        }
+        shared.daemon.ask(&call).await.map_err(|failed| refused(failed, &target, index))?;
+    }
     shared.done.undo(number);
     Ok(Redirect::to(&format!("{}?done={number}", target.page())))
+}
+
+fn call(request: &UndoRequest) -> Result<Call, Failure> {
+    let UndoRequest { method, path, body } = request.clone();
+    let method = method.parse().map_err(|_| Failure::invalid(format!("The daemon has stated the method {method}.")))?;
+    Ok(Call { method, body, ..Call::get(path) })
+}
+
+/// Says how much of an undo was done before the daemon refused a request.
+fn refused(failed: Failed, target: &Target, done: usize) -> Failure {
+    let is_refused = matches!(failed, Failed::Refused(_));
+    let is_stale = matches!(&failed, Failed::Refused(problem) if problem.kind() == Some(Kind::Changed));
+    if is_stale && done == 0 {
+        return stale(target);
+    }
+    let mut failure = Failure::from(failed);
+    if done > 0 {
+        failure.detail += &format!(". Only a part was undone: {BY_NAME}");
+    } else if is_refused {
+        failure.detail += &format!(". Nothing was undone: {BY_NAME}");
+    }
+    failure
 }

@@ -265,13 +265,9 @@ fn volumes(vms: &[&top::Vm], asked: &Asked) -> Vec<VolumeRow> {
         faults.extend(
             of_client.and_then(|faults| faults.stopped.clone()).map(|why| format!("A queue has stopped: {why}")),
         );
-        let failed = volume.map_or(row.failed.clone(), |one| match one.failing.is_empty() {
-            true => one.failed_requests.to_string(),
-            false => format!("{} failing", one.failed_requests),
-        });
         let name = row.name.split('/').map(part).collect::<Vec<_>>().join("/");
         let href = format!("/change/{}/{name}", part(&vm));
-        VolumeRow { href, faults, row: Row { failed, ..row } }
+        VolumeRow { href, faults, row }
     })
     .collect()
 }

@@ -56,25 +56,68 @@ struct Column {
     name: &'static str,
     title: &'static str,
     is_number: bool,
+    /// The order of its values as long as it is not reversed.
+    order: &'static str,
     compare: fn(&Vm, &Vm) -> Ordering,
 }
 
+/// Orders of a column before it is reversed: texts begin with the first, figures with the largest.
+const RISING: &str = "ascending";
+const FALLING: &str = "descending";
+
 const COLUMNS: [Column; 10] = [
-    Column { name: "name", title: "VM", is_number: false, compare: |_, _| Ordering::Equal },
-    Column { name: "device", title: "Device", is_number: false, compare: |a, b| a.device.cmp(&b.device) },
-    Column { name: "promise", title: "Promise", is_number: false, compare: |a, b| rank(a).cmp(&rank(b)) },
-    Column { name: "used", title: "Rate in its band", is_number: false, compare: |a, b| used(b).total_cmp(&used(a)) },
-    Column { name: "iops", title: "IOPS", is_number: true, compare: |a, b| iops(b).total_cmp(&iops(a)) },
-    Column { name: "bytes", title: "MiB/s", is_number: true, compare: |a, b| bytes(b).total_cmp(&bytes(a)) },
-    Column { name: "p99", title: "p99", is_number: true, compare: |a, b| p99(b).total_cmp(&p99(a)) },
+    Column { name: "name", title: "VM", is_number: false, order: RISING, compare: |_, _| Ordering::Equal },
+    Column {
+        name: "device",
+        title: "Device",
+        is_number: false,
+        order: RISING,
+        compare: |a, b| a.device.cmp(&b.device),
+    },
+    Column {
+        name: "promise",
+        title: "Promise",
+        is_number: false,
+        order: RISING,
+        compare: |a, b| rank(a).cmp(&rank(b)),
+    },
+    Column {
+        name: "used",
+        title: "Rate in its band",
+        is_number: false,
+        order: FALLING,
+        compare: |a, b| used(b).total_cmp(&used(a)),
+    },
+    Column {
+        name: "iops",
+        title: "IOPS",
+        is_number: true,
+        order: FALLING,
+        compare: |a, b| iops(b).total_cmp(&iops(a)),
+    },
+    Column {
+        name: "bytes",
+        title: "MiB/s",
+        is_number: true,
+        order: FALLING,
+        compare: |a, b| bytes(b).total_cmp(&bytes(a)),
+    },
+    Column { name: "p99", title: "p99", is_number: true, order: FALLING, compare: |a, b| p99(b).total_cmp(&p99(a)) },
     Column {
         name: "outstanding",
         title: "Outstanding",
         is_number: true,
+        order: FALLING,
         compare: |a, b| b.now.outstanding.cmp(&a.now.outstanding),
     },
-    Column { name: "failed", title: "Failed", is_number: true, compare: |a, b| failing(b).cmp(&failing(a)) },
-    Column { name: "held", title: "Held by", is_number: false, compare: |a, b| held(a).cmp(held(b)) },
+    Column {
+        name: "failed",
+        title: "Failed",
+        is_number: true,
+        order: FALLING,
+        compare: |a, b| b.failed_requests.cmp(&a.failed_requests),
+    },
+    Column { name: "held", title: "Held by", is_number: false, order: RISING, compare: |a, b| held(a).cmp(held(b)) },
 ];
 
 fn rank(vm: &Vm) -> u8 {
@@ -102,15 +145,6 @@ fn bytes(vm: &Vm) -> f64 {
 
 fn p99(vm: &Vm) -> f64 {
     vm.now.rates.and_then(|rates| rates.p99_us).unwrap_or(-1.0)
-}
-
-fn failing(vm: &Vm) -> u64 {
-    vm.volumes
-        .iter()
-        .flat_map(|volume| &volume.failing)
-        .flat_map(|failing| &failing.failures)
-        .map(|one| one.count)
-        .sum()
 }
 
 fn held(vm: &Vm) -> &'static str {
@@ -189,11 +223,11 @@ impl View {
         let is_sorted = self.column().name == column.name;
         let reversed = is_sorted && !self.reversed;
         let view = View { sort: column.name.to_owned(), reversed, page: None, ..self.clone() };
-        // Numbers begin with the largest.
-        let sorted = match (is_sorted, column.is_number != self.reversed) {
-            (false, _) => "",
-            (true, true) => "descending",
-            (true, false) => "ascending",
+        let sorted = match (is_sorted, self.reversed, column.order) {
+            (false, ..) => "",
+            (true, false, order) => order,
+            (true, true, RISING) => FALLING,
+            (true, true, _) => RISING,
         };
         Head { title: column.title, href: view.href(), sorted, is_number: column.is_number }
     }
@@ -322,5 +356,8 @@ mod tests {
         let (iops, name) = (view.head(COLUMNS[4]), view.head(COLUMNS[0]));
         assert_eq!((iops.sorted, iops.href.as_str()), ("descending", "/vms?reversed=true&sort=iops"));
         assert_eq!((name.sorted, name.href.as_str()), ("", "/vms?sort=name"));
+        let used = View { sort: "used".to_owned(), ..View::default() };
+        assert_eq!(used.head(COLUMNS[3]).sorted, "descending");
+        assert_eq!(View { reversed: true, ..used }.head(COLUMNS[3]).sorted, "ascending");
     }
 }

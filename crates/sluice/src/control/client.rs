@@ -212,7 +212,7 @@ fn report(ChangeResult { before, after, changed, .. }: &ChangeResult) -> String 
 }
 
 /// Returns how long a change holds, what it has replaced, and how to undo it, in sentences.
-fn holds(Holds { until, undo, replaced, afterwards }: &Holds) -> Vec<String> {
+fn holds(Holds { until, undo, replaced, afterwards, .. }: &Holds) -> Vec<String> {
     let Some(until) = until else { return Vec::new() };
     let was = |old: &Override| {
         let value = old.value.as_str().map_or_else(|| old.value.to_string(), str::to_owned);
