@@ -18,13 +18,16 @@ use tokio::time::timeout;
 
 use crate::VERSION;
 use crate::call::with_query;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::request::{Reply, Request};
 
 /// Maximum time for the answer to a question. The daemon waits a second for a device that does not respond.
 const QUESTION_MAX: Duration = Duration::from_secs(30);
 /// The same for a change, which waits 5 s for each path that hangs.
 const CHANGE_MAX: Duration = Duration::from_mins(5);
+
+/// Maximum length of a body, in bytes.
+pub const BODY_MAX: usize = 64 << 10;
 
 /// A daemon, by its control socket.
 #[derive(Debug, Clone)]
@@ -211,7 +214,11 @@ impl Client {
         let body = match &call.body {
             Some(body) => {
                 request = request.header(CONTENT_TYPE, "application/json");
-                Bytes::from(body.to_string())
+                // The daemon would close the connection before it has all of it, and its answer could be lost.
+                Some(Bytes::from(body.to_string())).filter(|body| body.len() <= BODY_MAX).ok_or_else(|| {
+                    let error = format!("The request is longer than {BODY_MAX} bytes: make several changes");
+                    Failed::Refused(Box::new(Kind::TooLarge.with(error)))
+                })?
             }
             None => Bytes::new(),
         };

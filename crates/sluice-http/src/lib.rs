@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use sluice_api::http::BODY_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
@@ -26,9 +27,6 @@ pub use self::connections::{Connections, Limits, Permit};
 const HEAD_MAX: usize = 16 << 10;
 /// Maximum time for a head, and between two requests of a connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum length of a body, in bytes. A handler gets one byte more of a longer one, and refuses it.
-pub const BODY_MAX: usize = 64 << 10;
 
 /// A request that is being answered, until it is dropped. Its connection makes no room for others meanwhile; a client that does not read the
 /// answer does.
@@ -82,7 +80,7 @@ pub async fn serve(
     }
 }
 
-/// Reads a body, of a long one only its beginning.
+/// Reads a body. A handler gets one byte more than the most of a longer one, and refuses it.
 async fn whole(mut body: Incoming) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{StatusCode, Uri};
+use sluice_api::http::BODY_MAX;
 use sluice_http::{Connections, Limits, Permit};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -20,8 +21,6 @@ use crate::guard::{Secrets, guard};
 use crate::kept::Kept;
 use crate::{assets, pages};
 
-/// Maximum length of the body of a request, in bytes.
-const BODY_MAX: usize = 64 << 10;
 /// Connections at a time, all of the same class. Those without the cookie make room first.
 const LIMITS: Limits = Limits { clients: 0, admins: 96, of_user: 0 };
 /// Pause after an error of the port, such as too many open files.

@@ -245,10 +245,11 @@ fn shown(settings: Option<&Settings>) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
 
     use sluice_api::change::{VmSettings, VolumeSettings};
     use sluice_api::policy::{Class, Policy};
+    use sluice_api::request::How;
 
     use super::*;
 
@@ -264,19 +265,31 @@ mod tests {
     fn a_daemon_that_rejected_a_client_without_reading_its_request_was_said_not_to_run() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("control");
+        let request = |length: usize| {
+            let keys = toml::Table::from_iter([("serial".to_owned(), "x".repeat(length).into())]);
+            Request::Set { target: "a".to_owned(), keys, reset: Vec::new(), how: How::default() }
+        };
         let ask = |reply: &'static str| {
             let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-            let daemon = std::thread::spawn(move || listener.accept().unwrap().0.write_all(reply.as_bytes()).unwrap());
-            // Longer than what the socket holds, so it cannot be sent before the daemon has closed the connection.
-            let vm = "x".repeat(4 << 20);
-            let request = Request::History { vm, volume: None, step: None, since: None, until: None };
-            let error = Daemon::at(Some(socket.clone())).get::<Changed>(&request).unwrap_err().into_text();
+            let daemon = std::thread::spawn(move || {
+                let mut client = listener.accept().unwrap().0;
+                client.read_exact(&mut [0]).unwrap();
+                client.write_all(reply.as_bytes()).unwrap();
+            });
+            let error = Daemon::at(Some(socket.clone())).get::<Changed>(&request(60_000)).unwrap_err().into_text();
             daemon.join().unwrap();
             std::fs::remove_file(&socket).unwrap();
             error
         };
-        let rejected = ask("{\"ok\":false,\"code\":\"refused\",\"error\":\"Too many clients\"}\n");
+        let rejected = ask(
+            "HTTP/1.1 409 Conflict\r\ncontent-length: 46\r\n\r\n{\"code\":\"refused\",\"detail\":\"Too many clients\"}",
+        );
         assert_eq!(rejected, "Too many clients");
+        let long = Daemon::at(Some(socket.clone()));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let long = long.get::<Changed>(&request(70_000)).unwrap_err().into_text();
+        assert!(long.contains("longer than 65536 bytes"), "{long}");
+        std::fs::remove_file(&socket).unwrap();
         let silent = ask("");
         assert!(silent.contains("has not answered") && !silent.contains("No daemon"), "{silent}");
         let nobody = Daemon::at(Some(socket)).get::<Changed>(&Request::Status).unwrap_err().into_text();

@@ -118,7 +118,7 @@ fn writes_wait_while_a_pool_is_full_and_reads_do_not() {
     let sent = raw.send(1, 0, 16 * MIB, 4096, &data[..4096]).unwrap();
     let mut other = open(&place, "a");
     (0..64).for_each(|at| assert_eq!(other.read(at * 4096, 4096).unwrap(), data[at as usize * 4096..][..4096]));
-    assert_eq!(daemon.accounts().device()["in_flight"], 1, "the write waits");
+    until("the write waits", || daemon.accounts().device()["in_flight"] == 1);
     ceph("ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "0"]).ok();
     assert_eq!(raw.reply().unwrap(), (sent, 0));
     assert_eq!(daemon.terminate().code(), Some(0));

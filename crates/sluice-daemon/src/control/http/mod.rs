@@ -126,7 +126,7 @@ fn routes() -> Router {
     let answer = move || async move { ([(CONTENT_TYPE, "application/json")], document.clone()) };
     http::closed(routes.route("/openapi.json", get(answer)))
         .layer(from_fn_with_state(Once::default(), once::once))
-        .layer(DefaultBodyLimit::max(sluice_http::BODY_MAX))
+        .layer(DefaultBodyLimit::max(sluice_api::http::BODY_MAX))
 }
 
 async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<Asked>) {

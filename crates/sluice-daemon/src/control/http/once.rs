@@ -15,7 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 
-use sluice_http::BODY_MAX;
+use sluice_api::http::BODY_MAX;
 
 use super::Client;
 use crate::http::problem::{Failed, Kind};
