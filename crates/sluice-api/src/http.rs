@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::VERSION;
 use crate::call::with_query;
 use crate::problem::{Kind, Problem};
 use crate::request::{Reply, Request};
+use crate::{VERSION, line};
 
 /// Maximum time for the answer to a question. The daemon waits a second for a device that does not respond.
 const QUESTION_MAX: Duration = Duration::from_secs(30);
@@ -58,8 +58,10 @@ pub struct Answer {
 pub enum Failed {
     /// The daemon cannot be reached.
     Connect(io::Error),
-    /// The connection broke, or something else than a daemon of this version answers.
+    /// The connection broke, or something else than a daemon answers.
     Broken(String),
+    /// What answers speaks no HTTP, as a daemon of the version before.
+    NoHttp,
     /// The daemon refuses the request.
     Refused(Box<Problem>),
 }
@@ -222,11 +224,13 @@ impl Client {
             }
             None => Bytes::new(),
         };
-        sender.send_request(request.body(Full::new(body)).map_err(broken)?).await.map_err(broken)
+        let answered = sender.send_request(request.body(Full::new(body)).map_err(broken)?).await;
+        answered.map_err(|error| if error.is_parse() { Failed::NoHttp } else { broken(error) })
     }
 }
 
-/// Sends a request to the daemon at a socket, and waits for the reply.
+/// Sends a request to the daemon at a socket, and waits for the reply. A daemon of the version before, which an upgrade has not restarted, gets it
+/// as a line of JSON.
 ///
 /// # Errors
 /// The daemon cannot be reached, refuses the request, or does not answer in 30 s (a change in 5 min).
@@ -235,7 +239,18 @@ pub fn ask<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Repl
     let limit = if request.is_question() { QUESTION_MAX } else { CHANGE_MAX };
     let later = if request.is_question() { "" } else { "; it may still make the change" };
     let answered = runtime.block_on(async { timeout(limit, Client::at(socket).reply(request)).await });
-    answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))?
+    match answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))? {
+        Err(Failed::NoHttp) => as_line(socket, request),
+        answered => answered,
+    }
+}
+
+fn as_line<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Reply<R>, Failed> {
+    let reply: Reply<R> = line::ask(socket, request).map_err(broken)?;
+    match reply.code {
+        Some(code) => Err(Failed::Refused(Box::new(Kind::from(code).with(reply.error.unwrap_or_default())))),
+        None => Ok(reply),
+    }
 }
 
 fn refused(body: &[u8]) -> Failed {

@@ -51,6 +51,11 @@ impl From<Failed> for Failure {
                 "The daemon has not answered",
                 format!("{error}. Reload this page; if this happens again, see the log of the daemon."),
             ),
+            Failed::NoHttp => Failure::new(
+                StatusCode::BAD_GATEWAY,
+                "The daemon is of an older version",
+                "It speaks no HTTP: restart it (`systemctl restart sluice`), then reload this page.",
+            ),
             Failed::Refused(problem) => {
                 let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
                 let title = if problem.title.is_empty() { "The daemon refuses the request" } else { &problem.title };
