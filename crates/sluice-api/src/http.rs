@@ -240,7 +240,8 @@ pub fn ask<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Repl
     let later = if request.is_question() { "" } else { "; it may still make the change" };
     let answered = runtime.block_on(async { timeout(limit, Client::at(socket).reply(request)).await });
     match answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))? {
-        Err(Failed::NoHttp) => as_line(socket, request),
+        // It was answered by the command line itself in the version before.
+        Err(Failed::NoHttp) if !matches!(request, Request::Why { .. }) => as_line(socket, request),
         answered => answered,
     }
 }

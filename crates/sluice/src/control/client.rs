@@ -144,7 +144,9 @@ fn failure(socket: &Path, failed: Failed) -> Failure {
         Failed::Broken(error) => format!(
             "The daemon at {path} has not answered: {error}; repeat the command, and see its log if this happens again"
         ),
-        Failed::NoHttp => format!("The daemon at {path} is of another version: restart it"),
+        Failed::NoHttp => {
+            format!("The daemon at {path} is of an older version, which does not answer this: restart it")
+        }
     })
 }
 
