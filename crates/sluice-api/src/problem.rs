@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::request::Code;
-
 /// A request that has failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -98,20 +96,6 @@ impl Kind {
             detail: detail.into(),
             errors: Vec::new(),
             text: None,
-        }
-    }
-}
-
-impl From<Code> for Kind {
-    fn from(code: Code) -> Kind {
-        match code {
-            Code::Invalid => Kind::Invalid,
-            Code::NotFound => Kind::NotFound,
-            Code::Exists => Kind::Exists,
-            Code::Refused => Kind::Refused,
-            Code::Incomplete => Kind::Incomplete,
-            Code::Forbidden => Kind::Forbidden,
-            Code::Changed => Kind::Changed,
         }
     }
 }

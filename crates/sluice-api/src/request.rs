@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::change::Settings;
 use crate::list::Step;
-use crate::problem::Fault;
+use crate::problem::{Fault, Kind};
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -334,6 +334,20 @@ pub enum Code {
     Forbidden,
     /// The object is not in the version that the change was made for; nothing has changed.
     Changed,
+}
+
+impl From<Code> for Kind {
+    fn from(code: Code) -> Kind {
+        match code {
+            Code::Invalid => Kind::Invalid,
+            Code::NotFound => Kind::NotFound,
+            Code::Exists => Kind::Exists,
+            Code::Refused => Kind::Refused,
+            Code::Incomplete => Kind::Incomplete,
+            Code::Forbidden => Kind::Forbidden,
+            Code::Changed => Kind::Changed,
+        }
+    }
 }
 
 impl<R> Reply<R> {
