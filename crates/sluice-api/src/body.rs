@@ -1,4 +1,4 @@
-//! What changes over HTTP state: the bodies of requests. A key that a request has no use for is an error.
+//! Bodies of the HTTP requests that change something. A request with a key that it does not use is refused.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -130,10 +130,10 @@ lasting! {
     /// A volume, and its VM if that is new.
     #[derive(ToSchema)]
     pub struct Attach {
-        /// Of the volume, as in the host file.
+        /// Keys of the volume, as in the host file.
         #[schema(value_type = serde_json::Map<String, serde_json::Value>)]
         pub keys: toml::Table,
-        /// Of its VM, if that is new.
+        /// Keys of its VM, if that is new.
         #[serde(skip_serializing_if = "toml::Table::is_empty")]
         #[schema(value_type = serde_json::Map<String, serde_json::Value>)]
         pub vm: toml::Table,
@@ -152,7 +152,7 @@ lasting! {
 }
 
 lasting! {
-    /// What a detach states, which has no body.
+    /// Parameters of a detach, which has no body.
     #[derive(IntoParams)]
     #[into_params(parameter_in = Query)]
     pub struct Detach {

@@ -12,7 +12,7 @@ use crate::body::{Apply, Attach, Detach, Reset, Resize, Set, TakeFrom, TestOf};
 use crate::http::Call;
 use crate::request::{MetricsFormat, Names, Request};
 
-/// What a part of a path, or a value of a query, does not contain as it is.
+/// Characters that are percent-encoded in a part of a path and in a value of a query.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The type of metrics in the text format of Prometheus, and in that of OpenMetrics.
@@ -70,7 +70,7 @@ impl Request {
         self.reads().map_or_else(|| self.changes(), |(path, kind)| Call::get(path).header("accept", kind))
     }
 
-    /// What it reads, and the type of the answer.
+    /// The path that it reads, and the content type that it asks for; `None` for a change.
     fn reads(&self) -> Option<(String, &'static str)> {
         let path = match self {
             Request::Status => "/v1/status".to_owned(),

@@ -260,7 +260,7 @@ pub struct PlanResult {
     pub plan: Plan,
 }
 
-/// What a change would do.
+/// Answer to a dry run: the keys that the change would set, and the VMs whose part of a device it would alter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Preview {
@@ -270,7 +270,8 @@ pub struct Preview {
     pub warnings: Vec<String>,
 }
 
-/// What a VM may count on of a device or uplink, before and after a change. Null where it is not there, or the capacity is not stated.
+/// The part of a device or uplink that a VM is guaranteed, before and after a change. A figure is null if the VM is not on the device, or the host file states
+/// no capacity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct PartChange {

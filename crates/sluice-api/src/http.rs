@@ -4,7 +4,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -16,15 +15,11 @@ use serde_json::{Map, Value, json};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::VERSION;
 use crate::call::with_query;
+use crate::line::{self, CHANGE_MAX, QUESTION_MAX};
 use crate::problem::{Kind, Problem};
 use crate::request::{Reply, Request};
-use crate::{VERSION, line};
-
-/// Maximum time for the answer to a question. The daemon waits a second for a device that does not respond.
-const QUESTION_MAX: Duration = Duration::from_secs(30);
-/// The same for a change, which waits 5 s for each path that hangs.
-const CHANGE_MAX: Duration = Duration::from_mins(5);
 
 /// Maximum length of a body, in bytes.
 pub const BODY_MAX: usize = 64 << 10;

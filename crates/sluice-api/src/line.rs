@@ -18,9 +18,9 @@ pub const REQUEST_MAX: u64 = 1 << 20;
 const READ_BYTES: usize = 256 << 10;
 
 /// Maximum time without a byte of the reply to a question. The daemon waits a second for a device that does not respond.
-const QUESTION_MAX: Duration = Duration::from_secs(30);
+pub(crate) const QUESTION_MAX: Duration = Duration::from_secs(30);
 /// The same for a change, which waits 5 s for each path that hangs.
-const CHANGE_MAX: Duration = Duration::from_mins(5);
+pub(crate) const CHANGE_MAX: Duration = Duration::from_mins(5);
 
 /// Sends a request to the daemon at a socket, and waits for the reply.
 ///

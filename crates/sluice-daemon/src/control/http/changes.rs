@@ -1,8 +1,7 @@
 //! Routes that change. Each is a line in [`routes`].
 
 use axum::extract::Extension;
-use axum::http::header::IF_MATCH;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::HeaderMap;
 use sluice_api::body::{Apply, Attach, Detach, Reset, Resize, Set, TakeFrom, TestOf};
 use sluice_api::change::{Plan, Takeover};
 use sluice_api::list::TestAlerts;
@@ -10,7 +9,7 @@ use sluice_api::request::{Names, Request};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{Json, Nothing, Path, Query, Tried};
+use super::extract::{InManner, Json, Path, Query, Tried, only_if};
 use super::{Asking, Changed, Client, Outcome};
 use crate::control::socket::Manner;
 use crate::http::problem::{Failed, Kind};
@@ -30,29 +29,19 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(test_alerts))
 }
 
-/// How a change is made, of its header and its parameters.
-fn manner(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
-    let only_if = headers.get(IF_MATCH).map(version).transpose()?.flatten();
-    Ok(Manner { is_dry_run: tried.dry_run, only_if })
-}
-
-/// The version in quotes of `If-Match`; `None` for any.
-fn version(header: &HeaderValue) -> Result<Option<String>, Failed> {
-    let text = header.to_str().unwrap_or_default().trim();
-    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).filter(|text| !text.contains('"'));
-    match (text, quoted) {
-        ("*", _) => Ok(None),
-        (_, Some(version)) => Ok(Some(version.to_owned())),
-        _ => Err(Kind::Invalid.with("If-Match is one version in quotes, as the ETag of its keys states it").into()),
-    }
-}
-
-/// How a change is made that has no object of its own.
-fn manner_of_several(headers: &HeaderMap, tried: &Tried) -> Result<Manner, Failed> {
-    let manner = manner(headers, tried)?;
+/// Refuses a version for a change that has no object of its own.
+fn of_several(manner: Manner) -> Result<Manner, Failed> {
     match manner.only_if {
         Some(_) => Err(Kind::Invalid.with("If-Match is for one object, and this has none").into()),
         None => Ok(manner),
+    }
+}
+
+/// Refuses to try what cannot be tried.
+fn always(manner: Manner) -> Result<(), Failed> {
+    match manner.is_dry_run {
+        true => Err(Kind::Invalid.with("dry_run: this has no dry run").into()),
+        false => Ok(()),
     }
 }
 
@@ -67,11 +56,10 @@ async fn set(client: &Client, target: String, manner: Manner, body: Set) -> Chan
 async fn set_vm(
     Extension(client): Asking,
     Path(vm): Path<String>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Set>,
 ) -> Changed {
-    set(&client, vm, manner(&headers, &tried)?, body).await
+    set(&client, vm, manner, body).await
 }
 
 /// Change keys of a volume, or of all volumes that a pattern with `*` matches
@@ -79,11 +67,10 @@ async fn set_vm(
 async fn set_volume(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Set>,
 ) -> Changed {
-    set(&client, format!("{vm}/{volume}"), manner(&headers, &tried)?, body).await
+    set(&client, format!("{vm}/{volume}"), manner, body).await
 }
 
 /// Change keys of a NIC
@@ -91,11 +78,10 @@ async fn set_volume(
 async fn set_nic(
     Extension(client): Asking,
     Path((vm, nic)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Set>,
 ) -> Changed {
-    set(&client, format!("{vm}/nic/{nic}"), manner(&headers, &tried)?, body).await
+    set(&client, format!("{vm}/nic/{nic}"), manner, body).await
 }
 
 /// Change keys of a named policy, for all that hold it
@@ -103,11 +89,10 @@ async fn set_nic(
 async fn set_policy(
     Extension(client): Asking,
     Path(policy): Path<String>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Set>,
 ) -> Changed {
-    set(&client, format!("policy/{policy}"), manner(&headers, &tried)?, body).await
+    set(&client, format!("policy/{policy}"), manner, body).await
 }
 
 /// Attach a volume, and its VM if that is new
@@ -115,13 +100,12 @@ async fn set_policy(
 async fn attach(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Attach>,
 ) -> Changed {
     let how = body.how()?;
     let (target, Attach { keys, vm, .. }) = (format!("{vm}/{volume}"), body);
-    client.change(Request::Attach { target, keys, vm, how }, manner(&headers, &tried)?).await
+    client.change(Request::Attach { target, keys, vm, how }, manner).await
 }
 
 /// Attach a NIC, and its VM if that is new
@@ -129,17 +113,16 @@ async fn attach(
 async fn attach_nic(
     Extension(client): Asking,
     Path((vm, nic)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Attach>,
 ) -> Changed {
     let how = body.how()?;
     let (target, Attach { keys, vm, .. }) = (format!("{vm}/nic/{nic}"), body);
-    client.change(Request::Attach { target, keys, vm, how }, manner(&headers, &tried)?).await
+    client.change(Request::Attach { target, keys, vm, how }, manner).await
 }
 
 async fn remove(client: &Client, target: String, headers: &HeaderMap, asked: Detach) -> Changed {
-    let manner = manner(headers, &Tried { dry_run: asked.dry_run })?;
+    let manner = Manner { is_dry_run: asked.dry_run, only_if: only_if(headers)? };
     client.change(Request::Detach { target, how: asked.how()? }, manner).await
 }
 
@@ -181,13 +164,12 @@ async fn detach_nic(
 async fn resize(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(body): Json<Resize>,
 ) -> Changed {
     let how = body.how()?;
     let request = Request::Resize { target: format!("{vm}/{volume}"), size: body.size, how };
-    client.change(request, manner(&headers, &tried)?).await
+    client.change(request, manner).await
 }
 
 /// Resume writes of a VM although a failed sync may have lost some
@@ -195,10 +177,9 @@ async fn resize(
 async fn accept_loss_of_vm(
     Extension(client): Asking,
     Path(target): Path<String>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
 ) -> Changed {
-    client.change(Request::AcceptLoss { target }, manner(&headers, &tried)?).await
+    client.change(Request::AcceptLoss { target }, manner).await
 }
 
 /// Resume writes of a volume although a failed sync may have lost some
@@ -206,10 +187,9 @@ async fn accept_loss_of_vm(
 async fn accept_loss(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
 ) -> Changed {
-    client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }, manner(&headers, &tried)?).await
+    client.change(Request::AcceptLoss { target: format!("{vm}/{volume}") }, manner).await
 }
 
 /// Take the lock of a volume's image from the client that has it
@@ -217,11 +197,10 @@ async fn accept_loss(
 async fn take_over(
     Extension(client): Asking,
     Path((vm, volume)): Path<(String, String)>,
-    Query(Nothing {}): Query<Nothing>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(TakeFrom { from }): Json<TakeFrom>,
 ) -> Result<axum::Json<Takeover>, Failed> {
-    manner_of_several(&headers, &Tried::default())?;
+    always(of_several(manner)?)?;
     client.get(Request::Takeover { target: format!("{vm}/{volume}"), from: Some(from) }).await.map(axum::Json)
 }
 
@@ -229,8 +208,7 @@ async fn take_over(
 #[utoipa::path(post, path = "/v1/reset", params(Tried), responses((status = 200, body = Outcome)))]
 async fn reset(
     Extension(client): Asking,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(Reset { reset, reason, force }): Json<Reset>,
 ) -> Changed {
     if reset.as_ref().is_some_and(Vec::is_empty) {
@@ -240,18 +218,17 @@ async fn reset(
             .into());
     }
     let request = Request::Reset { name: reset.map(Names::from), reason, force };
-    client.change(request, manner_of_several(&headers, &tried)?).await
+    client.change(request, of_several(manner)?).await
 }
 
 /// Read the host file again, and put it into force
 #[utoipa::path(post, path = "/v1/apply", params(Tried), responses((status = 200, body = Plan)))]
 async fn apply(
     Extension(client): Asking,
-    Query(tried): Query<Tried>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(Apply { file, reason, force }): Json<Apply>,
 ) -> Result<axum::Json<Plan>, Failed> {
-    let dry_run = manner_of_several(&headers, &tried)?.is_dry_run;
+    let dry_run = of_several(manner)?.is_dry_run;
     let file = file.map(Into::into);
     client.get(Request::Apply { file, dry_run, force, reason }).await.map(axum::Json)
 }
@@ -260,10 +237,9 @@ async fn apply(
 #[utoipa::path(post, path = "/v1/alerts/test", responses((status = 200, body = TestAlerts)))]
 async fn test_alerts(
     Extension(client): Asking,
-    Query(Nothing {}): Query<Nothing>,
-    headers: HeaderMap,
+    InManner(manner): InManner,
     Json(TestOf { class }): Json<TestOf>,
 ) -> Result<axum::Json<TestAlerts>, Failed> {
-    manner_of_several(&headers, &Tried::default())?;
+    always(of_several(manner)?)?;
     client.get(Request::TestAlert { class }).await.map(axum::Json)
 }
