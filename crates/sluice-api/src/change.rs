@@ -236,6 +236,31 @@ pub struct Override {
     pub why: Option<String>,
 }
 
+impl Override {
+    /// Whether it is in a drop-in of the host file, which a reset does not change.
+    #[must_use]
+    pub fn is_in_drop_in(&self) -> bool {
+        is_in_drop_in(&self.until)
+    }
+}
+
+fn is_in_drop_in(until: &str) -> bool {
+    until.starts_with("reload")
+}
+
+/// How long a change holds, in words that follow those of the change, by what [`Override::until`] says.
+#[must_use]
+pub fn until_in_words(until: &str) -> String {
+    match until {
+        "reset" => "until the host file changes it".to_owned(),
+        "restart" => "until the daemon is stopped".to_owned(),
+        until if is_in_drop_in(until) => {
+            "for good, in the drop-in zz-sluice.toml of the host file (to undo it, edit that and reload)".to_owned()
+        }
+        time => format!("until {time}"),
+    }
+}
+
 /// Differences that a reload of a host file makes, or would make.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::amount;
 use crate::cause::Cause;
+use crate::change::until_in_words;
 use crate::object::ObjectId;
 use crate::status::Failure;
 use crate::words::words;
@@ -254,7 +255,7 @@ impl Change {
             let role = self.role.as_ref().map_or(String::new(), |role| format!(" (role {role})"));
             words += &format!(", {by} {}{role}", self.who);
         }
-        words.extend(self.until.iter().map(|until| format!(", until {until}")));
+        words.extend(self.until.iter().map(|until| format!(", {}", until_in_words(until))));
         words.extend(self.reason.iter().map(|reason| format!(", reason: {reason}")));
         match self.undo.as_slice() {
             [] => {}

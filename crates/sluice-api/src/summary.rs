@@ -1,6 +1,7 @@
 //! Whether all is well: the state without the figures of each VM.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::object::ObjectId;
 use crate::status::{
@@ -12,7 +13,7 @@ use crate::status::{
 const CPU_SHOWN: usize = 5;
 
 /// The summary.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Summary {
     pub version: u32,
@@ -41,7 +42,7 @@ pub struct Summary {
 }
 
 /// Numbers of promises, by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Promises {
     pub kept: usize,
@@ -51,7 +52,7 @@ pub struct Promises {
 }
 
 /// A promise to a VM, or to its volume.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BrokenPromise {
     pub vm: String,
@@ -62,7 +63,7 @@ pub struct BrokenPromise {
 }
 
 /// CPU time of the daemon for all VMs in the last ten seconds, in percent of one CPU, and the VMs that used most of it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CpuUse {
     pub used_percent: f64,
@@ -72,7 +73,7 @@ pub struct CpuUse {
 }
 
 /// A VM that used CPU time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CpuUser {
     pub vm: String,
@@ -82,7 +83,7 @@ pub struct CpuUser {
 }
 
 /// A volume or NIC with stopped queues or refused requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Fault {
     pub vm: String,
@@ -93,7 +94,7 @@ pub struct Fault {
 }
 
 /// A volume whose requests fail.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FailingVolume {
     pub volume: ObjectId,
     pub device: String,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use sluice_api::http::{Answer, Call, Client, Failed};
 use sluice_api::top::Top;
 use tokio::sync::Semaphore;
@@ -77,7 +76,7 @@ impl Daemon {
     }
 
     /// Reads what is at a path, with the tag of its version.
-    pub(crate) async fn tagged(&self, path: String) -> Result<(Value, Option<String>), Failed> {
+    pub(crate) async fn tagged<T: DeserializeOwned>(&self, path: String) -> Result<(T, Option<String>), Failed> {
         let answer = self.ask(&Call::get(path)).await?;
         Ok((answer.read()?, answer.etag))
     }

@@ -25,8 +25,6 @@ pub(crate) struct Change {
     pub(crate) etag: Option<String>,
     /// How long it holds, in words.
     pub(crate) until: String,
-    /// Whether it is in a drop-in of the host file, which a reset does not change.
-    pub(crate) is_in_drop_in: bool,
     /// When it ends by itself, in seconds since 1970.
     pub(crate) end: Option<u64>,
     pub(crate) is_undone: bool,
@@ -90,9 +88,9 @@ mod tests {
     fn change(undo: Vec<UndoRequest>) -> Change {
         let text = vec!["limit 500 iops".to_owned()];
         let (target, until) = ("db1".to_owned(), "reset".to_owned());
-        let (is_in_drop_in, is_undone) = (false, false);
+        let is_undone = false;
         let (warnings, etag, end) = (Vec::new(), None, Some(2000));
-        Change { number: 0, target, text, undo, warnings, etag, until, is_in_drop_in, end, is_undone }
+        Change { number: 0, target, text, undo, warnings, etag, until, end, is_undone }
     }
 
     #[test]

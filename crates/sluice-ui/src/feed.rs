@@ -44,14 +44,6 @@ impl Feed {
         Feed { daemon, samples: Mutex::new(None) }
     }
 
-    /// The number of events that were heard; `None` if the daemon is not heard now.
-    pub(crate) fn heard(&self) -> Option<u64> {
-        let known = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        let samples = known.as_ref().filter(|samples| samples.has_changed().is_ok())?;
-        let sample = samples.borrow();
-        (sample.is_there && sample.lost.is_none()).then_some(sample.heard)
-    }
-
     /// The samples, for a browser.
     pub(crate) fn samples(&self) -> watch::Receiver<Sample> {
         let mut known = self.samples.lock().unwrap_or_else(PoisonError::into_inner);

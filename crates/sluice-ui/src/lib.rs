@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `server` | the port, and the connections on it |
 //! | `guard` | which requests are answered: key, cookie, host, origin, and the headers of every answer |
-//! | `daemon`, `feed`, `kept` | requests to the daemon, its stream, and its last summary |
+//! | `daemon`, `feed` | requests to the daemon, and its stream |
 //! | `pages` | a file and a template for each page |
 //! | `rows`, `sentence`, `stream` | figures as pages and as the stream have them |
 //! | `text`, `charts` | how text and charts get into a page |
@@ -28,7 +28,6 @@ mod done;
 mod failure;
 mod feed;
 mod guard;
-mod kept;
 mod pages;
 mod rows;
 mod sentence;

@@ -18,7 +18,6 @@ use crate::done::Done;
 use crate::failure::Failure;
 use crate::feed::Feed;
 use crate::guard::{Secrets, guard};
-use crate::kept::Kept;
 use crate::{assets, pages};
 
 /// Connections at a time, all of the same class. Those without the cookie make room first.
@@ -34,7 +33,6 @@ pub(crate) struct State {
     pub(crate) daemon: Daemon,
     pub(crate) feed: Feed,
     pub(crate) done: Done,
-    pub(crate) kept: Kept,
     pub(crate) secrets: Secrets,
 }
 
@@ -64,7 +62,7 @@ impl Server {
         let port = listener.local_addr()?.port();
         let daemon = Daemon::at(socket);
         let feed = Feed::new(daemon.clone());
-        let shared = State { daemon, feed, done: Done::default(), kept: Kept::default(), secrets: Secrets::new(port)? };
+        let shared = State { daemon, feed, done: Done::default(), secrets: Secrets::new(port)? };
         Ok(Server { listener, shared: Arc::new(shared), port })
     }
 

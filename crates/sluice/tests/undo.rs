@@ -82,8 +82,8 @@ fn the_end_and_the_ticket_of_a_change_vanished_when_another_replaced_it() {
     assert_eq!(made["undo"].as_array().unwrap().len(), 1, "{made}");
     assert_eq!(overrides(&place), ["a/limit=400 iops reset"]);
     let text = run(sluice().args(["set", "a", "limit=450 iops", "--socket"]).arg(place.socket("control"))).ok();
-    assert!(text.contains("Replaced: a/limit = 400 iops (until reset)"), "{text}");
-    assert!(text.contains("Holds until the file's value changes\nUndo: sluice set a 'limit=400 iops'\n"), "{text}");
+    assert!(text.contains("Replaced: a/limit = 400 iops (until the host file changes it)"), "{text}");
+    assert!(text.contains("Holds until the host file changes it\nUndo: sluice set a 'limit=400 iops'\n"), "{text}");
 }
 
 #[test]

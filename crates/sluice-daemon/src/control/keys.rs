@@ -2,7 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use sluice_api::change::{self, Keys};
 use sluice_config::changes::{Object, Target};
 
@@ -12,8 +13,13 @@ use super::{Code, Reply, Request};
 
 /// Returns what differs from the files.
 pub(super) fn get_overrides(state: &State) -> Reply {
-    let all = state.saved.overrides.iter().map(|known| known.described(state.overdue.in_words(&known.name())));
-    Reply::with(&change::Overrides { overrides: all.collect() })
+    Reply::with(&change::Overrides { overrides: described(state, None).collect() })
+}
+
+/// The changes with these names as those who ask see them; without names, all.
+fn described<'a>(state: &'a State, names: Option<&'a [String]>) -> impl Iterator<Item = change::Override> + 'a {
+    let named = state.saved.overrides.named(names);
+    named.map(|known| known.described(state.overdue.in_words(&known.name())))
 }
 
 /// Returns the host file as it is in force: with its drop-ins and the changes made at run time. It has only `state` of
@@ -56,19 +62,28 @@ fn keys(state: &State, target: &str) -> Result<Map<String, Value>, Reply> {
     }
 }
 
-/// A short text that is another one when any of the keys is.
-fn version_of(keys: &Map<String, Value>) -> String {
+/// A short text that is another one when any part of this is.
+pub(super) fn version_of(what: &impl Serialize) -> String {
     let mut hasher = DefaultHasher::new();
-    Value::Object(keys.clone()).to_string().hash(&mut hasher);
+    json!(what).to_string().hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// Refuses a change that was made for another version of its object.
+/// Refuses a change that was made for another version of its object, and a reset that was made for another version of the change that it
+/// takes back.
 pub(super) fn is_current(state: &State, request: &Request, manner: &Manner) -> Result<(), Reply> {
-    let (Some(version), Some(target)) = (&manner.only_if, request.target()) else { return Ok(()) };
-    let is_current = keys(state, target).is_ok_and(|keys| version_of(&keys) == *version);
-    let error = || {
-        format!("{target} has changed since it was read: read it again, and decide whether the change is still meant")
+    let Some(version) = &manner.only_if else { return Ok(()) };
+    let (what, found) = match request {
+        Request::Reset { name: Some(names), .. } => {
+            let names = names.as_slice();
+            (names.join(", "), Some(version_of(&described(state, Some(names)).collect::<Vec<_>>())))
+        }
+        _ => {
+            let Some(target) = request.target() else { return Ok(()) };
+            (target.to_owned(), keys(state, target).ok().map(|keys| version_of(&keys)))
+        }
     };
-    is_current.then_some(()).ok_or_else(|| Reply::failed(Code::Changed, error()))
+    let error =
+        || format!("{what} has changed since it was read: read it again, and decide whether the change is still meant");
+    (found.as_ref() == Some(version)).then_some(()).ok_or_else(|| Reply::failed(Code::Changed, error()))
 }

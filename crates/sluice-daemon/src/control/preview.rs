@@ -87,7 +87,9 @@ fn of_device(
     let supply = device.supply();
     let in_percent = |part: sluice_sched::admission::Part| part.0 as f64 / 100.0;
     let reserved = supply.reserved(vms.iter().map(|(_, policy)| *policy)).map(in_percent);
-    let spare = reserved.zip(supply.capacity.iops).filter(|_| is_disk).map(|(reserved, capacity)| {
+    // What other hosts leave of a pool is not in the host file.
+    let is_known = is_disk && device.pool.is_none();
+    let spare = reserved.zip(supply.capacity.iops).filter(|_| is_known).map(|(reserved, capacity)| {
         let spare = capacity.as_f64() * (100.0 - reserved).max(0.0) / 100.0;
         shares(spare, vms.iter().map(|(_, policy)| *policy))
     });

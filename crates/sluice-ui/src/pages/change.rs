@@ -16,7 +16,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sluice_api::call::path_of;
-use sluice_api::change::{Changed, Preview};
+use sluice_api::change::{Changed, Preview, until_in_words};
 use sluice_api::http::{Call, Failed};
 use sluice_api::problem::{Fault, Kind};
 
@@ -212,7 +212,7 @@ impl Target {
     }
 
     async fn keys(&self, process: &Process) -> Result<InForce, Failed> {
-        let (mut value, etag) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
+        let (mut value, etag): (Value, _) = process.daemon.tagged(format!("{}/keys", self.path())).await?;
         Ok(InForce { keys: value["keys"].take(), etag: etag.unwrap_or_default(), ..InForce::default() })
     }
 }
@@ -539,15 +539,8 @@ async fn take(
 /// A change that was made.
 fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
     let term = changed.holds.until.as_deref().unwrap_or_default();
-    let is_in_drop_in = term.starts_with("reload");
     let end = term.parse::<jiff::Timestamp>().ok().and_then(|end| u64::try_from(end.as_second()).ok());
-    let until = match changed.holds.until.as_deref() {
-        None => String::new(),
-        Some("reset") => "until the host file changes it".to_owned(),
-        Some("restart") => "until the daemon is stopped".to_owned(),
-        Some(drop_in) if drop_in.starts_with("reload") => "for good, in a drop-in of the host file".to_owned(),
-        Some(time) => format!("until {time}"),
-    };
+    let until = changed.holds.until.as_deref().map(until_in_words).unwrap_or_default();
     Change {
         number: 0,
         target: target.name(),
@@ -556,7 +549,6 @@ fn done(target: &Target, wanted: &Wanted, changed: Changed) -> Change {
         warnings: changed.warnings,
         etag: None,
         until,
-        is_in_drop_in,
         end,
         is_undone: false,
     }

@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
-use sluice_api::change::Override;
+use sluice_api::change::{Override, until_in_words};
 use sluice_api::event::{Event, EventKind, Events};
 
 use super::overview::plain;
@@ -76,8 +76,6 @@ struct ChangeRow {
     reason: String,
     state: &'static str,
     undo: Option<String>,
-    /// Whether it is in a drop-in of the host file.
-    is_in_drop_in: bool,
 }
 
 #[derive(Template)]
@@ -129,7 +127,7 @@ impl EventRow {
     }
 
     /// The same with its undo, if what it made is in force: of one change its page, of several the list.
-    fn with_undo(self, overrides: &[Override]) -> EventRow {
+    pub(super) fn with_undo(self, overrides: &[Override]) -> EventRow {
         let mut own = overrides.iter().filter(|one| self.has_made(one)).filter_map(undo_of);
         let undo = match (own.next(), own.next()) {
             (one, None) => one,
@@ -300,7 +298,7 @@ fn change(one: &Override) -> ChangeRow {
         value: plain(&one.value),
         file: one.file_in_words.clone(),
         at: one.at.clone(),
-        until: one.until.clone(),
+        until: until_in_words(&one.until),
         reason: one.reason.clone().unwrap_or_default(),
         state: match (one.set_aside, one.overdue) {
             (true, _) => "not in force: the host file does not allow it",
@@ -308,18 +306,12 @@ fn change(one: &Override) -> ChangeRow {
             _ => "in force",
         },
         undo: undo_of(one),
-        is_in_drop_in: is_in_drop_in(one),
     }
-}
-
-/// Whether a change is in a drop-in of the host file, which a reset does not change.
-fn is_in_drop_in(one: &Override) -> bool {
-    one.until.starts_with("reload")
 }
 
 /// The page that undoes a change; `None` for one in a drop-in, and for one whose time is over.
 pub(super) fn undo_of(one: &Override) -> Option<String> {
-    (!is_in_drop_in(one) && !one.overdue).then(|| format!("/undo?name={}", part(&one.name)))
+    (!one.is_in_drop_in() && !one.overdue).then(|| format!("/undo?name={}", part(&one.name)))
 }
 
 async fn csv(State(shared): State<Shared>, view: Result<Query<View>, QueryRejection>) -> Result<Response, Failure> {

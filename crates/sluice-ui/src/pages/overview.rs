@@ -13,7 +13,6 @@ use sluice_api::top::Top;
 
 use super::events::EventRow;
 use super::{Frame, NoParameters, Page, Shown, show};
-use crate::kept::summary;
 use crate::rows::DeviceRow;
 use crate::sentence::{Broken, Part, Taker, broken, device_link, sentence, takers, vm_link};
 use crate::server::Shared;
@@ -99,7 +98,7 @@ async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>
     let events = format!("/v1/events?since={since}&limit=100");
     let (top, summary, events, overrides) = tokio::try_join!(
         daemon.top(),
-        summary(&shared),
+        daemon.get::<Summary>("/v1/summary"),
         daemon.get::<Events>(events),
         daemon.list::<Override>("/v1/overrides?"),
     )?;
@@ -119,6 +118,7 @@ async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>
             || EventKind::CHANGES.contains(&event.kind)
             || event.vm.is_none()
     };
+    let row_of = |event| EventRow::of(event).with_undo(&overrides);
     let page = Overview {
         frame,
         sentence: sentence(&top, Some(kept + not_asked + broken + unknown)),
@@ -127,7 +127,7 @@ async fn overview(State(shared): State<Shared>, none: Result<Query<NoParameters>
         more_broken: all.len().saturating_sub(BROKEN_MAX),
         takers: top.devices.iter().map(|device| of_device(&top, &device.device)).collect(),
         devices: top.devices.iter().map(DeviceRow::of).collect(),
-        events: events.events.iter().rev().filter(is_shown).take(EVENTS_MAX).map(EventRow::of).collect(),
+        events: events.events.iter().rev().filter(is_shown).take(EVENTS_MAX).map(row_of).collect(),
         ends: ends(&overrides),
     };
     show(&page)

@@ -41,6 +41,8 @@ struct Which {
 struct Sent {
     done: Option<u64>,
     name: Option<String>,
+    /// Tag of the version of the change that was seen.
+    etag: String,
     reason: String,
 }
 
@@ -49,27 +51,33 @@ struct Sent {
 struct Undo {
     frame: Frame,
     known: Override,
+    etag: String,
     value: String,
     preview: Preview,
 }
 
 async fn preview(State(shared): State<Shared>, which: Result<Query<Which>, QueryRejection>) -> Shown {
     let Query(Which { name }) = which?;
-    let overrides: Vec<Override> = shared.daemon.list("/v1/overrides?").await?;
-    let gone = || Failure::not_found(format!("There is no change {name} in force; it has ended, or was undone."));
-    let known = overrides.into_iter().find(|known| known.name == name).ok_or_else(gone)?;
+    let path = name.split('/').map(part).collect::<Vec<_>>().join("/");
+    let found = shared.daemon.tagged::<Override>(format!("/v1/overrides/{path}")).await;
+    let (known, etag) = found.map_err(|failed| match failed {
+        Failed::Refused(problem) if problem.kind() == Some(Kind::NotFound) => {
+            Failure::not_found(format!("There is no change {name} in force; it has ended, or was undone."))
+        }
+        other => Failure::from(other),
+    })?;
     let call = Call::send(Method::POST, format!("{RESET}?dry_run=1"), json!({ "reset": [name] }));
     let preview = shared.daemon.ask(&call).await?.read()?;
     let frame =
         Frame { nav: "/events", here: format!("/undo?name={}", part(&name)), ..Frame::titled(&format!("Undo {name}")) };
-    show(&Undo { frame, value: plain(&known.value), known, preview })
+    show(&Undo { frame, value: plain(&known.value), known, etag: etag.unwrap_or_default(), preview })
 }
 
 async fn undo(
     State(shared): State<Shared>,
     sent: Result<axum::Form<Sent>, FormRejection>,
 ) -> Result<Redirect, Failure> {
-    let axum::Form(Sent { done, name, reason }) = sent?;
+    let axum::Form(Sent { done, name, etag, reason }) = sent?;
     match (done, name) {
         (Some(number), None) => undo_done(&shared, number).await,
         (None, Some(name)) => {
@@ -77,7 +85,9 @@ async fn undo(
             if !reason.trim().is_empty() {
                 body["reason"] = reason.trim().into();
             }
-            shared.daemon.ask(&Call::send(Method::POST, RESET, body)).await?;
+            let call = Call::send(Method::POST, RESET, body);
+            let call = if etag.is_empty() { call } else { call.header("if-match", etag) };
+            shared.daemon.ask(&call).await?;
             Ok(Redirect::to("/events?kind=change"))
         }
         _ => Err(Failure::invalid("State done or name.")),

@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::routing::get;
 use serde::Deserialize;
 use sluice_api::amount::{percent, rate};
+use sluice_api::change::Override;
 use sluice_api::event::{Event, EventKind, Events, Neighbour, Right};
 use sluice_api::list::{Client, DeviceHistory, History, Point, Wait};
 use sluice_api::status::{self, WaitedFor};
@@ -85,6 +86,8 @@ struct VolumeRow {
     row: Row,
     /// Address of its form.
     href: String,
+    /// Path of its image.
+    source: String,
     faults: Vec<String>,
 }
 
@@ -104,6 +107,7 @@ struct Asked {
     minutes: History,
     clients: Vec<Client>,
     events: Vec<Event>,
+    overrides: Vec<Override>,
     form: Form,
 }
 
@@ -123,6 +127,7 @@ async fn vm(
         time: asked.top.time,
         ..Frame::titled(&format!("VM {name}"))
     };
+    let event = |event| EventRow::of(event).with_undo(&asked.overrides);
     let page = Vm {
         frame,
         done: done
@@ -133,7 +138,7 @@ async fn vm(
         charts: charts(&vms, &asked),
         volumes: volumes(&vms, &asked),
         clients: asked.clients.iter().filter(|client| client.vm == name).map(client).collect(),
-        events: asked.events.iter().rev().take(EVENTS_MAX).map(EventRow::of).collect(),
+        events: asked.events.iter().rev().take(EVENTS_MAX).map(event).collect(),
         told: asked.why.as_ref().map_or(String::new(), |why| told(&why.text)),
         why: asked.why,
         form: asked.form,
@@ -149,17 +154,18 @@ async fn ask(shared: &Shared, name: &str) -> Result<Asked, Failure> {
     // The first one fails if there is no such VM.
     let own = daemon.list(&format!("/v1/vms/{vm}?")).await?;
     let why = async { Ok(daemon.get::<Why>(format!("/v1/why?vm={vm}&since={}", now.saturating_sub(HOUR))).await) };
-    let (top, why, seconds, minutes, clients, events, form) = tokio::try_join!(
+    let (top, why, seconds, minutes, clients, events, overrides, form) = tokio::try_join!(
         daemon.top(),
         why,
         daemon.get(history("second", SECONDS)),
         daemon.get(history("minute", HOUR)),
         daemon.list("/v1/clients?"),
         daemon.get::<Events>(format!("/v1/events?vm={vm}&limit=100")),
+        daemon.list("/v1/overrides?"),
         Form::of(shared, Target::vm(name)),
     )?;
     let why = why.map_err(|failed| Failure::from(failed).detail);
-    Ok(Asked { top, now: own, why, seconds, minutes, clients, events: events.events, form })
+    Ok(Asked { top, now: own, why, seconds, minutes, clients, events: events.events, overrides, form })
 }
 
 /// Returns the text without the paragraphs that the page has as lists.
@@ -267,7 +273,9 @@ fn volumes(vms: &[&top::Vm], asked: &Asked) -> Vec<VolumeRow> {
         );
         let name = row.name.split('/').map(part).collect::<Vec<_>>().join("/");
         let href = format!("/change/{}/{name}", part(&vm));
-        VolumeRow { href, faults, row }
+        let source = volume.and_then(|one| one.disk.as_ref()?.source.as_ref());
+        let source = source.map_or_else(|| NOTHING.to_owned(), |path| path.display().to_string());
+        VolumeRow { href, source, faults, row }
     })
     .collect()
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings};
+use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings, until_in_words};
 use sluice_api::fields;
 use sluice_api::http::{self, Failed};
 use sluice_api::list::Names;
@@ -219,18 +219,12 @@ fn holds(Holds { until, undo, replaced, afterwards, .. }: &Holds) -> Vec<String>
     let was = |old: &Override| {
         let value = old.value.as_str().map_or_else(|| old.value.to_string(), str::to_owned);
         let reason = old.reason.as_ref().map_or(String::new(), |reason| format!(", reason: {reason}"));
-        format!("Replaced: {} = {value} (until {}{reason})", old.name, old.until)
+        format!("Replaced: {} = {value} ({}{reason})", old.name, until_in_words(&old.until))
     };
     let mut lines: Vec<String> = replaced.iter().map(was).collect();
     let then = afterwards.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ");
-    lines.push(match until.as_str() {
-        "reset" => "Holds until the file's value changes".to_owned(),
-        "restart" => format!("Holds until the daemon is stopped; then {then}"),
-        drop_in if drop_in.starts_with("reload") => {
-            "Is in the drop-in zz-sluice.toml of the host file; to undo it, edit that and reload".to_owned()
-        }
-        time => format!("Holds until {time}; then {then}"),
-    });
+    let then = if then.is_empty() { then } else { format!("; then {then}") };
+    lines.push(format!("Holds {}{then}", until_in_words(until)));
     lines.extend(undo.iter().map(|command| format!("Undo: {command}")));
     lines
 }

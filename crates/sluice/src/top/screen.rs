@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Clear, Widget};
 use sluice_api::cause::Cause;
+use sluice_api::change::until_in_words;
 use sluice_api::status::{Device, Promise, State};
 use sluice_api::top::{Amount, Rates};
 use sluice_daemon::state::time::Time;
@@ -359,7 +360,7 @@ fn dialog(app: &App, buffer: &mut Buffer, area: Rect, theme: &Theme) {
 }
 
 fn change_lines(change: &Change) -> Vec<String> {
-    let lasts = if change.until_restart { "until the daemon stops" } else { "until it is reset, also after a restart" };
+    let lasts = until_in_words(if change.until_restart { "restart" } else { "reset" });
     let mut lines = vec![format!("Set {}: {}", change.target, change.text)];
     let in_force = change.in_force();
     let now = in_force.iter().map(|(name, value)| format!("  now {name} = {value}"));

@@ -247,7 +247,7 @@ fn a_change_is_confirmed_next_to_what_is_in_force_and_a_refusal_is_shown() {
         "Set db: limit=800 iops",
         "now limit_iops = 1000",
         "now limit_bytes_per_second = -",
-        "until the daemon stops",
+        "until the daemon is stopped",
         "y: change it",
     ] {
         assert!(screen.contains(part), "{part}\n{screen}");

@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(test_alerts))
 }
 
-/// Refuses a version for a change that has no object of its own.
+/// Refuses a version for what is not about one object.
 fn of_several(manner: Manner) -> Result<Manner, Failed> {
     match manner.only_if {
         Some(_) => Err(Kind::Invalid.with("If-Match is for one object, and this has none").into()),
@@ -204,7 +204,7 @@ async fn take_over(
     client.get(Request::Takeover { target: format!("{vm}/{volume}"), from: Some(from) }).await.map(axum::Json)
 }
 
-/// Take changes back
+/// Take changes back. `If-Match` is for one, with the version of that change
 #[utoipa::path(post, path = "/v1/reset", params(Tried), responses((status = 200, body = Outcome)))]
 async fn reset(
     Extension(client): Asking,
@@ -217,8 +217,9 @@ async fn reset(
             .at("/reset")
             .into());
     }
-    let request = Request::Reset { name: reset.map(Names::from), reason, force };
-    client.change(request, of_several(manner)?).await
+    let is_one = reset.as_ref().is_some_and(|names| names.len() == 1);
+    let manner = if is_one { manner } else { of_several(manner)? };
+    client.change(Request::Reset { name: reset.map(Names::from), reason, force }, manner).await
 }
 
 /// Read the host file again, and put it into force

@@ -13,6 +13,7 @@ use sluice_api::list::{self, Clients, Metrics, NamedPolicy, Names, PartOfPool, P
 use sluice_api::object::ObjectId;
 use sluice_api::request::{MetricsFormat, Request};
 use sluice_api::status::{Details, Device, Status, Vm, Volume};
+use sluice_api::summary::Summary;
 use sluice_api::top::Top;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -21,6 +22,7 @@ use utoipa_axum::routes;
 use super::extract::{Nothing, Path, Query};
 use super::page::{Asked, Chosen, Entry, Page};
 use super::{Asking, Client};
+use crate::control::keys::version_of;
 use crate::http;
 use crate::http::problem::{Failed, Kind};
 
@@ -32,6 +34,7 @@ pub(super) fn routes() -> OpenApiRouter {
         .routes(routes!(health))
         .routes(routes!(metrics))
         .routes(routes!(status))
+        .routes(routes!(summary))
         .routes(routes!(names))
         .routes(routes!(top))
         .routes(routes!(host))
@@ -110,6 +113,13 @@ async fn status(Extension(client): Asking, Query(chosen): Query<Chosen>) -> One 
     chosen.of(&status).map(Json)
 }
 
+/// Whether all is well: what is so now without the figures of each VM
+#[utoipa::path(get, path = "/v1/summary", params(Chosen), responses((status = 200, body = Summary)))]
+async fn summary(Extension(client): Asking, Query(chosen): Query<Chosen>) -> One {
+    let status: Status = client.get(Request::Status).await?;
+    chosen.of(&Summary::from(status)).map(Json)
+}
+
 /// Names of everything that is served
 #[utoipa::path(get, path = "/v1/names", params(Chosen), responses((status = 200, body = Names)))]
 async fn names(Extension(client): Asking, Query(chosen): Query<Chosen>) -> One {
@@ -146,11 +156,16 @@ async fn vm(Extension(client): Asking, Path(vm): Path<String>, Query(asked): Que
     asked.page(found.objects.into_iter().map(|vm| (vm.device.clone(), vm)).collect()).map(Json)
 }
 
+/// The answer with the version of what it tells of.
+fn versioned(version: &str, answer: &impl Serialize) -> Result<Response, Failed> {
+    let tag =
+        HeaderValue::from_str(&format!("\"{version}\"")).map_err(|error| Kind::Internal.with(error.to_string()))?;
+    Ok(([(ETAG, tag)], Json(answer)).into_response())
+}
+
 async fn keys(client: &Client, target: String) -> Result<Response, Failed> {
     let keys: Keys = client.get(Request::Keys { target }).await?;
-    let version = HeaderValue::from_str(&format!("\"{}\"", keys.version));
-    let version = version.map_err(|error| Kind::Internal.with(error.to_string()))?;
-    Ok(([(ETAG, version)], Json(keys)).into_response())
+    versioned(&keys.version, &keys)
 }
 
 /// Keys of a VM in the host file in force, with their version for `If-Match`
@@ -385,10 +400,16 @@ async fn overrides(Extension(client): Asking, Query(asked): Query<Asked>) -> Lis
     asked.page(all_overrides(&client).await?).map(Json)
 }
 
-/// A change made at run time, by its name, which may have slashes
+/// A change made at run time, by its name, which may have slashes, with its version for the `If-Match` of its reset
 #[utoipa::path(get, path = "/v1/overrides/{*name}", params(("name" = String, Path), Chosen), responses((status = 200, body = Override)))]
-async fn one_override(Extension(client): Asking, Path(name): Path<String>, Query(chosen): Query<Chosen>) -> One {
+async fn one_override(
+    Extension(client): Asking,
+    Path(name): Path<String>,
+    Query(chosen): Query<Chosen>,
+) -> Result<Response, Failed> {
+    let mut named = client.get::<Overrides>(Request::GetOverrides).await?.overrides;
+    named.retain(|one| one.name == name);
     // Of several with one name the last is in force.
-    let all = all_overrides(&client).await?.into_iter().rev().map(|(_, one)| (one.name.clone(), one));
-    find(all.collect(), &name, "change made at run time", &chosen)
+    let last = named.last().ok_or_else(|| not_found(format!("change made at run time {name}")))?;
+    versioned(&version_of(&named), &chosen.of(last)?)
 }
