@@ -15,29 +15,29 @@ use sluice_client::vhost::{ClientOptions, Request};
 const ATTEMPTS: u32 = 4;
 
 /// A VM with a volume over NBD, its policy, and what fio does there.
-struct Vm {
-    name: &'static str,
-    policy: &'static str,
+pub(crate) struct Vm {
+    pub(crate) name: &'static str,
+    pub(crate) policy: &'static str,
     /// Policy of the volume.
-    volume: &'static str,
+    pub(crate) volume: &'static str,
     /// Requests that fio keeps outstanding.
-    depth: u32,
+    pub(crate) depth: u32,
     /// Further lines of fio's job.
-    job: &'static str,
+    pub(crate) job: &'static str,
 }
 
-const fn vm(name: &'static str, policy: &'static str, depth: u32) -> Vm {
+pub(crate) const fn vm(name: &'static str, policy: &'static str, depth: u32) -> Vm {
     Vm { name, policy, volume: "", depth, job: "" }
 }
 
 /// A device of 400 requests per second.
-const USUAL: &str = "scheduler = \"mclock\"\ndepth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n";
+pub(crate) const USUAL: &str = "scheduler = \"mclock\"\ndepth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n";
 
 fn host(place: &Place, capacity: u32, vms: &[Vm]) -> String {
     host_with(USUAL, place, capacity, vms)
 }
 
-fn host_with(keys: &str, place: &Place, capacity: u32, vms: &[Vm]) -> String {
+pub(crate) fn host_with(keys: &str, place: &Place, capacity: u32, vms: &[Vm]) -> String {
     let mut host = place.control_keys();
     host += &format!("[device.disk]\nbackend = \"null\"\ncapacity = \"{capacity} iops@8KiB\"\n{keys}");
     for Vm { name, policy, volume, .. } in vms {
@@ -49,7 +49,7 @@ fn host_with(keys: &str, place: &Place, capacity: u32, vms: &[Vm]) -> String {
 }
 
 /// fio reads at random in each of the VMs, until it is dropped.
-fn load(place: &Place, vms: &[Vm]) -> Running {
+pub(crate) fn load(place: &Place, vms: &[Vm]) -> Running {
     let job = |Vm { name, depth, job, .. }: &Vm| {
         let uri = place.uri(name, "v");
         format!(
@@ -70,7 +70,7 @@ fn events(place: &Place, filter: &[&str]) -> Vec<Value> {
 }
 
 /// Waits until a promise of `vm` is broken. Returns the event.
-fn broken(place: &Place, vm: &str, kind: &str) -> Value {
+pub(crate) fn broken(place: &Place, vm: &str, kind: &str) -> Value {
     let filter = ["--vm", vm, "--kind", kind];
     until("the promise is broken", || !events(place, &filter).is_empty());
     let first = events(place, &filter).remove(0);

@@ -10,6 +10,7 @@ use crate::common::raw::Raw;
 use crate::common::{Daemon, LONG, MIB, Place, Running, run, sluice, start, tool};
 
 mod browser;
+mod nights;
 
 /// A page server, with the cookie of its link.
 struct Ui {
@@ -223,8 +224,14 @@ fn a_change_is_previewed_confirmed_and_undone_and_a_refused_one_changes_nothing(
     cli(&place, &["reset", "--all"]);
     // What another program has set is undone by its name.
     cli(&place, &["set", "b", "weight=70"]);
-    ui.get(&place, "/undo?name=b/weight").has(200, &["Undo b/weight", "70", "What the undo does"]);
-    assert_eq!(ui.post(&place, "/undo", &[("name", "b/weight")]).status, 303);
+    let seen = ui.get(&place, "/undo?name=b/weight");
+    seen.has(200, &["Undo b/weight", "70", "What the undo does"]);
+    // Another value than the one that was seen stays.
+    cli(&place, &["set", "b", "weight=71"]);
+    let undo = |page: &Answer| ui.post(&place, "/undo", &[("name", "b/weight"), ("etag", &field(&page.body, "etag"))]);
+    undo(&seen).has(412, &["b/weight has changed since"]);
+    assert_eq!(api(&place, "/v1/overrides")["total"], 1);
+    assert_eq!(undo(&ui.get(&place, "/undo?name=b/weight")).status, 303);
     assert_eq!(api(&place, "/v1/overrides")["total"], 0);
     ui.get(&place, "/undo?name=b/weight").has(404, &["There is no change b/weight"]);
 }
