@@ -21,6 +21,7 @@ mod load;
 mod nbd;
 mod network;
 mod observe;
+mod page;
 mod pin;
 mod pool;
 mod report;
@@ -64,6 +65,8 @@ enum What {
     Control(control::Options),
     /// Cost of metrics and of `sluice get` on a host with many VMs.
     Observe(observe::Options),
+    /// Cost of the web page and of streams, and how soon a change is seen.
+    Page,
     /// Size of the past on disk, and what it costs to write and to read it, in simulated time.
     History(history::Options),
     /// Cost of a VM for its neighbour, by work that never reaches the device.
@@ -99,6 +102,7 @@ impl Bench {
             What::Control(options) => control::run(options, self.quick),
             What::Observe(options) => observe::run(options, self.quick),
             What::History(options) => history::run(options, self.quick),
+            What::Page => page::run(self.quick),
             What::Sim => sim::run(self.quick),
             What::Hostile(options) => hostile::run(options, self.quick),
             What::Pool(options) => pool::run(options, self.quick),

@@ -9,7 +9,7 @@
 //! memory, so no time for a sync is included. The memory of the past is measured in this process, in virtual time: see [`past`]. And
 //! with `--without`, this build alternates with one from before there was monitoring, on a null device over vhost-user.
 
-mod host;
+pub(crate) mod host;
 mod memory;
 mod past;
 

@@ -11,7 +11,7 @@
 
 mod blkio;
 mod idle;
-mod load;
+pub(crate) mod load;
 mod many;
 mod peers;
 mod without;

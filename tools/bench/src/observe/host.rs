@@ -17,16 +17,16 @@ use super::super::server::{scratch, sluice_binary};
 const VOLUME_BYTES: u64 = 1 << 20;
 
 /// A scrape.
-pub(super) struct Scrape {
-    pub(super) cpu_ms: f64,
-    pub(super) series: usize,
-    pub(super) bytes: usize,
+pub(crate) struct Scrape {
+    pub(crate) cpu_ms: f64,
+    pub(crate) series: usize,
+    pub(crate) bytes: usize,
     /// When its counters were read.
     sampled: String,
 }
 
 /// A daemon with many VMs. Dropping it kills the daemon.
-pub(super) struct Host {
+pub(crate) struct Host {
     files: tempfile::TempDir,
     sockets: tempfile::TempDir,
     vms: usize,
@@ -46,7 +46,7 @@ impl Drop for Daemon {
 
 impl Host {
     /// Starts a daemon with `vms` VMs, of which each fifth has two volumes.
-    pub(super) fn start(vms: usize) -> Result<Host, String> {
+    pub(crate) fn start(vms: usize) -> Result<Host, String> {
         let failed = |error: std::io::Error| format!("Cannot prepare {vms} VMs: {error}");
         let (files, sockets) = (scratch(None)?, tempfile::tempdir_in("/dev/shm").map_err(failed)?);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().map_err(failed)?));
@@ -57,7 +57,7 @@ impl Host {
     }
 
     /// Kills the daemon and starts it again. Returns the time until it is ready, in ms.
-    pub(super) fn restart(&mut self) -> Result<f64, String> {
+    pub(crate) fn restart(&mut self) -> Result<f64, String> {
         let _ = self.daemon.0.kill();
         let _ = self.daemon.0.wait();
         let begin = Instant::now();
@@ -66,7 +66,7 @@ impl Host {
     }
 
     /// Sets the weight of VM `index`, modulo their number. Returns the time to the reply, in ms: the change is in force then.
-    pub(super) fn set_weight(&self, index: usize, weight: usize) -> Result<f64, String> {
+    pub(crate) fn set_weight(&self, index: usize, weight: usize) -> Result<f64, String> {
         let vm = format!("customer{}", index % self.vms);
         let request = serde_json::json!({ "verb": "set", "target": vm, "keys": { "weight": weight } });
         let begin = Instant::now();
@@ -84,7 +84,7 @@ impl Host {
     }
 
     /// Runs `sluice get WHAT -o json`. Returns its output.
-    pub(super) fn get(&self, what: &str) -> Result<String, String> {
+    pub(crate) fn get(&self, what: &str) -> Result<String, String> {
         let mut command = Command::new(sluice_binary());
         let command = command.args(["get", what, "-o", "json", "--socket"]).arg(control(self.sockets.path()));
         let ended = command.output().map_err(|error| format!("Cannot start sluice: {error}"))?;
@@ -93,7 +93,7 @@ impl Host {
     }
 
     /// Scrapes until there is a sample that was not scraped before.
-    pub(super) fn next_scrape(&self) -> Result<Scrape, String> {
+    pub(crate) fn next_scrape(&self) -> Result<Scrape, String> {
         let first = self.scrape()?;
         loop {
             let next = self.scrape()?;
@@ -121,7 +121,7 @@ impl Host {
     }
 
     /// Shows the VMs for some seconds. Returns the CPU time of the command and of the daemon, in percent of a core.
-    pub(super) fn top(&self, seconds: u64) -> Result<(f64, f64), String> {
+    pub(crate) fn top(&self, seconds: u64) -> Result<(f64, f64), String> {
         let failed = |error: std::io::Error| format!("Cannot show `sluice top` on a terminal: {error}");
         // waits: the same time without the command is what it is compared with.
         let before = self.cpu_ms_of("")?;
@@ -149,25 +149,57 @@ impl Host {
     }
 
     /// CPU time of all its threads, and of the commands that have ended.
-    pub(super) fn cpu_ms(&self) -> Result<f64, String> {
+    pub(crate) fn cpu_ms(&self) -> Result<f64, String> {
         Ok(self.cpu_ms_of("")? + children_ms()?)
     }
 
-    /// CPU time of the threads with this name; of all of them if it is empty.
     fn cpu_ms_of(&self, name: &str) -> Result<f64, String> {
-        let folder = PathBuf::from(format!("/proc/{}/task", self.daemon.0.id()));
-        let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
-        let tasks = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let mut nanos = 0.0;
-        for task in tasks.map_while(Result::ok) {
-            if name.is_empty() || read(&task.path().join("comm"))?.trim() == name {
-                let stat = read(&task.path().join("schedstat"))?;
-                let ran = stat.split_whitespace().next().and_then(|ran| ran.parse::<f64>().ok());
-                nanos += ran.ok_or("The kernel has no schedstat")?;
-            }
-        }
-        Ok(nanos / 1e6)
+        cpu_ms_of(self.daemon.0.id(), name)
     }
+
+    /// CPU time of all its threads.
+    pub(crate) fn daemon_cpu_ms(&self) -> Result<f64, String> {
+        self.cpu_ms_of("")
+    }
+
+    pub(crate) fn resident_kb(&self) -> Result<f64, String> {
+        resident_kb(self.daemon.0.id())
+    }
+
+    /// The control socket.
+    pub(crate) fn control(&self) -> PathBuf {
+        control(self.sockets.path())
+    }
+
+    /// The socket of the first volume of a VM.
+    pub(crate) fn socket(&self, vm: usize) -> PathBuf {
+        self.sockets.path().join(format!("{vm}-0.sock"))
+    }
+}
+
+/// Anonymous resident memory of a process, in KB of 1,000 bytes.
+pub(crate) fn resident_kb(pid: u32) -> Result<f64, String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.map_err(|error| format!("Cannot read the memory of {pid}: {error}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.map(|kib| kib * 1.024).ok_or_else(|| "The kernel does not state RssAnon".to_owned())
+}
+
+/// CPU time of the threads of a process with this name, in ms; of all of them if it is empty.
+pub(crate) fn cpu_ms_of(pid: u32, name: &str) -> Result<f64, String> {
+    let folder = PathBuf::from(format!("/proc/{pid}/task"));
+    let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+    let tasks = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut nanos = 0.0;
+    for task in tasks.map_while(Result::ok) {
+        if name.is_empty() || read(&task.path().join("comm"))?.trim() == name {
+            let stat = read(&task.path().join("schedstat"))?;
+            let ran = stat.split_whitespace().next().and_then(|ran| ran.parse::<f64>().ok());
+            nanos += ran.ok_or("The kernel has no schedstat")?;
+        }
+    }
+    Ok(nanos / 1e6)
 }
 
 /// Makes the volumes. Returns the host file.

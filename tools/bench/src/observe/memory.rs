@@ -6,7 +6,6 @@
 //! client reads 4 KiB, so that all statistics are in use.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -118,11 +117,7 @@ impl Daemon {
     fn resident_kb(&self) -> Result<f64, String> {
         // waits: a sample that has what happened last, which the daemon does not announce.
         thread::sleep(SAMPLES);
-        let status = fs::read_to_string(format!("/proc/{}/status", self.server.pid()));
-        let status = status.map_err(|error| format!("Cannot read the daemon's memory: {error}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        kib.map(|kib| kib * 1.024).ok_or_else(|| "The kernel does not state RssAnon".to_owned())
+        super::host::resident_kb(self.server.pid())
     }
 }
 

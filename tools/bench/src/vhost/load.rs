@@ -18,19 +18,19 @@ const GLANCE: u32 = 16;
 
 /// One front end of a load.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
-    pub(super) socket: PathBuf,
-    pub(super) queues: u16,
+pub(crate) struct Target {
+    pub(crate) socket: PathBuf,
+    pub(crate) queues: u16,
     /// Number of requests that each queue keeps in flight.
-    pub(super) depth: u16,
+    pub(crate) depth: u16,
     /// Length of a read, in bytes.
-    pub(super) block: u32,
+    pub(crate) block: u32,
     /// Poll for completions and never sleep. The device is asked not to interrupt.
-    pub(super) poll: bool,
+    pub(crate) poll: bool,
 }
 
 /// Front ends under load.
-pub(super) struct Load {
+pub(crate) struct Load {
     /// The connections, which must stay open.
     _clients: Vec<Client>,
     loops: Vec<Loop>,
@@ -59,7 +59,7 @@ struct Loop {
 
 impl Load {
     /// Connects, and submits the first requests.
-    pub(super) fn start(targets: &[Target]) -> Result<Load, ClientError> {
+    pub(crate) fn start(targets: &[Target]) -> Result<Load, ClientError> {
         let (mut clients, mut loops) = (Vec::new(), Vec::new());
         for (index, target) in targets.iter().enumerate() {
             let (client, own) = connect(target, index)?;
@@ -70,7 +70,7 @@ impl Load {
     }
 
     /// As [`Load::start`] for one front end, with a separate load for each queue, to be run by concurrent threads.
-    pub(super) fn start_apart(target: &Target) -> Result<Vec<Load>, ClientError> {
+    pub(crate) fn start_apart(target: &Target) -> Result<Vec<Load>, ClientError> {
         let (client, loops) = connect(target, 0)?;
         let mut clients = vec![client];
         loops
@@ -81,7 +81,7 @@ impl Load {
 
     /// Runs all loads concurrently, each in its thread. Returns the outcome of their front end, with the latencies of
     /// its first queue.
-    pub(super) fn run_apart(loads: &mut [Load], time: Duration) -> Result<Outcome, ClientError> {
+    pub(crate) fn run_apart(loads: &mut [Load], time: Duration) -> Result<Outcome, ClientError> {
         let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
             let threads: Vec<_> = loads.iter_mut().map(|load| scope.spawn(|| load.run(time))).collect();
             let joined = threads.into_iter().map(|thread| thread.join().expect("no thread panics"));
@@ -122,7 +122,7 @@ impl Load {
     }
 
     /// Runs for about `time`. Returns the results of each front end.
-    pub(super) fn run(&mut self, time: Duration) -> Result<Vec<Outcome>, ClientError> {
+    pub(crate) fn run(&mut self, time: Duration) -> Result<Vec<Outcome>, ClientError> {
         let begin = Instant::now();
         self.outcomes.iter_mut().for_each(|outcome| *outcome = Outcome::default());
         while self.now.saturating_duration_since(begin) < time {
@@ -136,12 +136,12 @@ impl Load {
     }
 
     /// Takes the last completions and disconnects.
-    pub(super) fn finish(mut self) -> Result<(), ClientError> {
+    pub(crate) fn finish(mut self) -> Result<(), ClientError> {
         self.pause()
     }
 
     /// Takes the last completions and submits no more.
-    pub(super) fn pause(&mut self) -> Result<(), ClientError> {
+    pub(crate) fn pause(&mut self) -> Result<(), ClientError> {
         let begin = Instant::now();
         for each in &mut self.loops {
             while each.queue.in_flight() > 0 {
