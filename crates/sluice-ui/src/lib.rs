@@ -3,6 +3,8 @@
 //! ```text
 //!  browsers --HTTP on 127.0.0.1--> [sluice ui] --HTTP on the control socket, a connection per request--> [daemon]
 //!     '<------ /stream: changed cells ------'  '<------- one /v1/stream for all browsers --------------'
+//!
+//!  browsers --HTTPS, login--> a proxy of the site --HTTP on a Unix socket--> [sluice ui]
 //! ```
 //!
 //! It is a process of a user and has the rights of that user at the daemon. Pages are HTML that is made here. The script only replaces cells and
@@ -10,8 +12,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `server` | the port, and the connections on it |
-//! | `guard` | which requests are answered: key, cookie, host, origin, and the headers of every answer |
+//! | `server` | the port or Unix socket, and the connections on it |
+//! | `guard` | who may open pages, and which requests are answered: key, cookie, host, origin, and the headers of every answer |
 //! | `daemon`, `feed` | requests to the daemon, and its stream |
 //! | `pages` | a file and a template for each page |
 //! | `rows`, `sentence`, `stream` | figures as pages and as the stream have them |

@@ -11,6 +11,7 @@ use crate::common::{Daemon, LONG, MIB, Place, Running, run, sluice, start, tool}
 
 mod browser;
 mod nights;
+mod shared;
 
 /// A page server, with the cookie of its link.
 struct Ui {
@@ -70,14 +71,8 @@ impl Ui {
 
     /// Asks with these arguments of curl.
     fn ask(&self, place: &Place, path: &str, more: &[&str]) -> Answer {
-        let (head, body) = (place.file("head"), place.file("body"));
-        let mut curl = tool("curl", "curl");
-        curl.args(["--silent", "--show-error", "--max-time", "20", "--write-out", "%{http_code}"]);
-        curl.args(["--header", &format!("cookie: {}", self.cookie)]);
-        curl.arg("--dump-header").arg(&head).arg("--output").arg(&body).args(more);
-        let status = run(curl.arg(format!("{}{path}", self.base()))).ok();
-        let text = |file| String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
-        Answer { status: status.trim().parse().unwrap(), head: text(&head).to_lowercase(), body: text(&body) }
+        let cookie = format!("cookie: {}", self.cookie);
+        curl(place, &format!("{}{path}", self.base()), &[&["--header", &cookie], more].concat())
     }
 
     fn get(&self, place: &Place, path: &str) -> Answer {
@@ -97,6 +92,17 @@ impl Ui {
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
+}
+
+/// Asks curl for an address.
+fn curl(place: &Place, url: &str, more: &[&str]) -> Answer {
+    let (head, body) = (place.file("head"), place.file("body"));
+    let mut curl = tool("curl", "curl");
+    curl.args(["--silent", "--show-error", "--max-time", "20", "--write-out", "%{http_code}"]);
+    curl.arg("--dump-header").arg(&head).arg("--output").arg(&body).args(more);
+    let status = run(curl.arg(url)).ok();
+    let text = |file| String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
+    Answer { status: status.trim().parse().unwrap(), head: text(&head).to_lowercase(), body: text(&body) }
 }
 
 fn host(place: &Place) -> String {

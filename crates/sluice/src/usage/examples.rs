@@ -26,6 +26,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluice top --batch -n 1 -o json", "print them once, for a script"),
     ("sluice ui", "serve the page for a browser of this host"),
     ("sluice ui --port 8123", "serve it on this port, for a browser that reaches it by ssh -L"),
+    ("sluice ui --unix /run/sluicegate-ui/page.sock --host host3.example.org", "share it through a proxy with a login"),
     ("sluice get vms", "list all VMs"),
     ("sluice get vms 'web*' -o wide", "list some with more columns"),
     ("sluice get volumes", "list all volumes and NICs"),
