@@ -73,6 +73,7 @@ pub(super) const LABORATORY: Package = Package {
 const MAINTAINER: &str = "The Sluicegate developers <maintainers@sluicegate.invalid>";
 const FILES: &[(&str, &str, u32)] = &[
     ("contrib/systemd/sluice.service", "lib/systemd/system/sluice.service", 0o644),
+    ("contrib/systemd/sluicegate-ui.service", "lib/systemd/system/sluicegate-ui.service", 0o644),
     ("contrib/systemd/sluice.sysusers", "usr/lib/sysusers.d/sluice.conf", 0o644),
     ("contrib/systemd/sluice.tmpfiles", "usr/lib/tmpfiles.d/sluice.conf", 0o644),
     ("contrib/sluice.toml", "etc/sluice/sluice.toml", 0o644),

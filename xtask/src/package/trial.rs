@@ -47,6 +47,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a reload applies the host file, and a client connects", Trial::reload),
     ("a refused reload fails and changes nothing", Trial::refused_reload),
     ("members of group sluice may observe, and not change", Trial::roles),
+    ("the shared page is not enabled, may observe, and stays when the daemon is restarted", Trial::shared_page),
     ("a killed daemon is restarted, and its client goes on", Trial::kill),
     ("a daemon that hangs is restarted by the watchdog", Trial::watchdog),
     ("TAPs keep their carrier over a restart, a crash and a reload", Trial::taps),
@@ -206,6 +207,32 @@ impl Trial {
         self.guest.run(&[&member[..], &["get", "overrides"]].concat())?;
         let refused = self.guest.fails(&[&member[..], &["set", "a", "weight=5"]].concat())?;
         expect(&refused, "needs the role change, and uid 4711 has the role observe")
+    }
+
+    fn shared_page(&mut self) -> Result<(), String> {
+        let guest = &self.guest;
+        expect(&guest.fails(&["systemctl", "is-enabled", "sluicegate-ui"])?, "disabled")?;
+        let warnings = guest.run(&["systemd-analyze", "verify", "--man=no", "sluicegate-ui.service"])?;
+        if !warnings.is_empty() {
+            return Err(warnings);
+        }
+        guest.run(&["systemctl", "start", "sluicegate-ui"])?;
+        let socket = "/run/sluicegate-ui/page.sock";
+        let listens = || guest.output(&["test", "-S", socket]).1.then_some(());
+        wait("the page listens", listens)?;
+        expect(&guest.run(&["stat", "-c", "%A %U %G", socket])?, "srw-rw---- sluicegate-ui sluicegate-ui")?;
+        let host = guest.run(&["uname", "-n"])?;
+        // The guest has no curl.
+        let ask = format!(
+            "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new('{socket}') or die $!; \
+             print $s \"GET /vms/a HTTP/1.1\\r\\nHost: {}\\r\\nConnection: close\\r\\n\\r\\n\"; print <$s>;",
+            host.trim()
+        );
+        let page = || guest.run(&["perl", "-e", &ask]).ok().filter(|page| page.contains("VM a"));
+        wait("the page has the VM", page)?;
+        guest.run(&["systemctl", "restart", "sluice"])?;
+        wait("the page has the VM of the restarted daemon", page)?;
+        expect(&guest.run(&["systemctl", "show", "--property=NRestarts", "sluicegate-ui"])?, "=0")
     }
 
     fn kill(&mut self) -> Result<(), String> {
