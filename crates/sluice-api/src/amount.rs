@@ -3,6 +3,11 @@
 //! Three digits are enough to compare two amounts, and each amount has its unit: `950`, `12.3k`, `98.4 Mbit/s`, `1.2 ms`, `3 GiB`,
 //! `10 min 3 s`. An amount that rounds to nothing is `0`, never `-0`.
 
+use serde_json::Value;
+
+/// Text for a value that is not known or not set.
+pub const NOTHING: &str = "-";
+
 /// A number of requests per second with three digits: `950`, `12.3k`, `1.45M`.
 #[must_use]
 pub fn rate(value: f64) -> String {
@@ -98,6 +103,33 @@ pub fn percent(percent: f64) -> String {
 #[must_use]
 pub fn counted(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// A field of a reply with its value in people's units, which go from the name to the value: `size_bytes` 3221225472 is `size` 3 GiB.
+#[must_use]
+pub fn field(key: String, value: &Value) -> (String, String) {
+    let number = value.as_f64();
+    type Show = fn(f64) -> String;
+    let units: [(&str, Show); 5] = [
+        ("_bytes_per_second", bandwidth),
+        ("_bytes", |bytes| size(bytes as u64)),
+        ("_us", time),
+        ("_seconds", |seconds| time(1e6 * seconds)),
+        ("_percent", |percent| format!("{percent} %")),
+    ];
+    let with_unit = units.into_iter().find_map(|(unit, show)| Some((key.strip_suffix(unit)?, show)));
+    match (with_unit, value) {
+        (_, Value::Number(_)) if key == "burst" => (key, counted(number.unwrap_or(0.0) as u64, "request", "requests")),
+        (Some((name, show)), _) if number.is_some() => (name.to_owned(), show(number.unwrap_or(0.0))),
+        (Some((name, _)), Value::Null) => (name.to_owned(), NOTHING.to_owned()),
+        (_, Value::Null) => (key, NOTHING.to_owned()),
+        (_, Value::String(text)) => (key, text.clone()),
+        (_, Value::Array(names)) => (key, names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
+        (_, value) => {
+            let text = number.map_or_else(|| value.to_string(), |number| number.to_string());
+            (key, text)
+        }
+    }
 }
 
 #[cfg(test)]

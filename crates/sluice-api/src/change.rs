@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::amount::field;
 use crate::http::Call;
 use crate::policy::{NetPolicy, Policy};
 use crate::request::Request;
@@ -323,4 +324,14 @@ pub struct Effect {
     pub after: String,
     /// In words.
     pub effect: String,
+}
+
+impl Effect {
+    /// Key and values before and after in people's units, as [`field`] has them.
+    #[must_use]
+    pub fn in_units(&self) -> [String; 3] {
+        let value = |text: &String| text.parse::<f64>().map_or_else(|_| Value::from(text.as_str()), Value::from);
+        let shown = |text: &String| field(self.key.clone(), &value(text));
+        [shown(&self.before).0, shown(&self.before).1, shown(&self.after).1]
+    }
 }

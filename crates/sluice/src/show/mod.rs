@@ -1,7 +1,6 @@
 //! Replies of the daemon for people: tables and descriptions.
 
-use serde_json::Value;
-use sluice_api::amount::{bandwidth, bits, counted, mib_per_second, rate, size, time};
+use sluice_api::amount::{bandwidth, bits, mib_per_second, rate};
 use sluice_api::cause::Cause;
 use sluice_api::policy::Policy;
 use sluice_api::status::{Cpu, Disk, Failing, Histograms, Intervals, Nic, Parts, Promise, Rates, State, Vm, Volume};
@@ -18,8 +17,7 @@ pub(crate) mod pool;
 pub(crate) mod status;
 pub(crate) mod vms;
 
-/// Text for a value that is not known or not set.
-pub(crate) const NOTHING: &str = "-";
+pub(crate) use sluice_api::amount::{NOTHING, field};
 
 /// A VM on one device, or a volume or NIC: what is shown of either.
 pub(crate) struct Served<'a> {
@@ -101,32 +99,6 @@ pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Stri
 /// Bytes per second in MiB/s, or of an uplink bits per second with the unit.
 pub(crate) fn throughput(bytes_per_second: f64, bits_per_second: Option<f64>) -> String {
     bits_per_second.map_or_else(|| mib_per_second(bytes_per_second), bits)
-}
-
-/// A field of a reply with its value in people's units, which go from the name to the value: `size_bytes` 3221225472 is `size` 3 GiB.
-pub(crate) fn field(key: String, value: &Value) -> (String, String) {
-    let number = value.as_f64();
-    type Show = fn(f64) -> String;
-    let units: [(&str, Show); 5] = [
-        ("_bytes_per_second", bandwidth),
-        ("_bytes", |bytes| size(bytes as u64)),
-        ("_us", time),
-        ("_seconds", |seconds| time(1e6 * seconds)),
-        ("_percent", |percent| format!("{percent} %")),
-    ];
-    let with_unit = units.into_iter().find_map(|(unit, show)| Some((key.strip_suffix(unit)?, show)));
-    match (with_unit, value) {
-        (_, Value::Number(_)) if key == "burst" => (key, counted(number.unwrap_or(0.0) as u64, "request", "requests")),
-        (Some((name, show)), _) if number.is_some() => (name.to_owned(), show(number.unwrap_or(0.0))),
-        (Some((name, _)), Value::Null) => (name.to_owned(), NOTHING.to_owned()),
-        (_, Value::Null) => (key, NOTHING.to_owned()),
-        (_, Value::String(text)) => (key, text.clone()),
-        (_, Value::Array(names)) => (key, names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
-        (_, value) => {
-            let text = number.map_or_else(|| value.to_string(), |number| number.to_string());
-            (key, text)
-        }
-    }
 }
 
 /// Throughput of `rates`.

@@ -58,7 +58,10 @@ fn print(plan: &Plan, dry_run: bool) {
         output::line("Nothing changes");
     } else {
         let mut table = output::table(&["NAME", "KEY", "BEFORE", "AFTER", "EFFECT"]);
-        table.add_rows(plan.changes.iter().map(|one| [&one.name, &one.key, &one.before, &one.after, &one.effect]));
+        table.add_rows(plan.changes.iter().map(|one| {
+            let [key, before, after] = one.in_units();
+            [one.name.clone(), key, before, after, one.effect.clone()]
+        }));
         output::line(&table.to_string());
     }
     for held in &plan.held_back {
