@@ -346,7 +346,7 @@ impl DeviceTrack {
             )
         });
         add(self.overcommitted.broken(), &|now| {
-            format!("reservations of {} do not fit into {}", now.unit.show(now.wanted), now.unit.show(now.got))
+            format!("has reservations of {}, and gives {}", now.unit.show(now.wanted), now.unit.show(now.got))
         });
         problems.extend(self.pool.problems(second));
         if let (Verdict::TooLow, Some(iops)) = (self.capacities.verdict(), self.capacities.iops()) {

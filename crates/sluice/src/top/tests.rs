@@ -16,7 +16,7 @@ use crate::output::rows::Form;
 
 fn snapshot() -> Top {
     let device = json!({
-        "device": "disk", "health": "serving", "full_percent": 96.0, "problems": ["reservations of 900 iops do not fit into 800 iops, for 4 s"],
+        "device": "disk", "health": "serving", "full_percent": 96.0, "problems": ["has reservations of 900 iops, and gives 800 iops, for 4 s"],
         "rates": { "1s": { "normalised_iops": 1500.0, "bytes_per_second": 12_582_912.0 } },
         "capacity": { "stated_iops": 2000.0, "reserved_iops": 900.0, "verdict": "too_high" },
     });
@@ -96,7 +96,7 @@ fn the_table_shows_each_rate_in_its_band_and_marks_broken_promises_in_words() {
         [
             "sluice top  1 BROKEN  3 VMs  sort: broken first  2026-09-21T14:13:20Z",
             "disk: serving  full 96 %  capacity stated TOO HIGH  reserved 900 of 2000 iops (45 %)  now 15",
-            "! disk reservations of 900 iops do not fit into 800 iops, for 4 s",
+            "! disk has reservations of 900 iops, and gives 800 iops, for 4 s",
             "NAME              PROMISE  RATE IN ITS BAND        IOPS   P99     HELD BY",
             "db                ! BROKEN ####-------|..........] 200    45 ms   reservations",
             "web                 kept   #########|########....] 800    2.1 ms  its own limit",
