@@ -51,7 +51,7 @@ fn iops(report: &mut Report, rounds: usize) -> Result<(), String> {
         control.display(),
         socket.display()
     );
-    let _server = Server::sluice(folder.path(), "host", &host, vec![control.clone()])?;
+    let _server = Server::sluice(folder.path(), "host", &host, vec![control.clone(), socket.clone()])?;
     let failed = |error| format!("A front end failed: {error}");
     let target = Target { socket, queues: 1, depth: 32, block: 4096, poll: false };
     let mut load = Load::start(&[target]).map_err(failed)?;
@@ -139,6 +139,8 @@ fn many(report: &mut Report, vms: usize, rounds: usize) -> Result<(), String> {
 fn changes(control: &Path, page: &Look, rounds: usize) -> Result<(Samples, Samples), String> {
     let (mut in_force, mut visible) = (Samples::default(), Samples::default());
     for round in 0..rounds {
+        // waits: a change at any moment of the second in which samples are sent.
+        thread::sleep(Duration::from_millis(150 + 137 * round as u64 % 800));
         let limit = 3000 + round;
         let begin = Instant::now();
         patch(control, "customer0", &format!("{{\"limit\":\"{limit} iops@8KiB\"}}"))?;

@@ -157,7 +157,11 @@ fn fits(device: &Device) -> Vec<String> {
     }
     if let Some(most) = settings.reservable_bytes_per_second {
         let free = most.saturating_sub(held.reserved_bytes_per_second);
-        all.push(format!("{} of {} may still be reserved, by the stated capacity", bytes(free as f64), bytes(most as f64)));
+        all.push(format!(
+            "{} of {} may still be reserved, by the stated capacity",
+            bytes(free as f64),
+            bytes(most as f64)
+        ));
     }
     if let (Some(measured), true) = (held.measured_iops, held.reserved_iops > 0.0)
         && measured < held.reserved_iops

@@ -26,6 +26,7 @@ use axum::routing::get;
 use hyper::body::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use sluice_api::change::{self, Preview, Settings};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -153,6 +154,12 @@ impl Client {
     /// Asks, and returns the result.
     async fn get<R: DeserializeOwned + Default>(&self, request: Request) -> Result<R, Failed> {
         read(&self.ask(request, Manner::default()).await?)
+    }
+
+    /// Asks, and returns the result as it is written.
+    async fn written(&self, request: Request) -> Result<Box<RawValue>, Failed> {
+        let missing = || Kind::Internal.with("The daemon has answered nothing").into();
+        self.ask(request, Manner::default()).await?.result.ok_or_else(missing)
     }
 
     /// Makes or tries a change.

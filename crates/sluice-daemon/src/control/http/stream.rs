@@ -12,6 +12,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use http_body_util::channel::{Channel, Sender};
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use sluice_api::event::Events;
 use sluice_api::request::Request;
 use sluice_api::top::Top;
@@ -62,15 +63,21 @@ async fn events(client: &Client, after: Option<u64>) -> Result<Events, Failed> {
     client.get(request).await
 }
 
+/// The current state, of some VMs or of all. The daemon has written that of all already.
+async fn sample(client: &Client, vms: Option<&[String]>) -> Option<Box<RawValue>> {
+    let Some(vms) = vms else { return client.written(Request::Top).await.ok() };
+    let mut top: Top = client.get(Request::Top).await.ok()?;
+    top.vms.retain(|vm| vms.contains(&vm.vm));
+    to_raw_value(&top).ok()
+}
+
 /// Sends until the client has gone, or the daemon ends.
 async fn follow(client: Client, vms: Option<Vec<String>>, mut after: u64, mut to: Sender<Bytes>) -> Option<()> {
     let mut ticks = interval(SAMPLE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let mut top: Top = client.get(Request::Top).await.ok()?;
-        top.vms.retain(|vm| vms.as_ref().is_none_or(|vms| vms.contains(&vm.vm)));
-        to.send_data(message("sample", None, &top)).await.ok()?;
+        to.send_data(message("sample", None, &sample(&client, vms.as_deref()).await?)).await.ok()?;
         let new = events(&client, Some(after)).await.ok()?;
         for event in &new.events {
             to.send_data(message("event", event.id, event)).await.ok()?;
