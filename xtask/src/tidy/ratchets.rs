@@ -22,7 +22,7 @@ const CIRCLE_MAX: usize = 6;
 /// Maximum number of crates that the daemon links, with its own.
 const CRATES_MAX: usize = 146;
 /// Maximum number of lines of the product's code, without comments and tests. `cargo xtask lines` prints them.
-const PRODUCT_LINES_MAX: usize = 81_870;
+const PRODUCT_LINES_MAX: usize = 81_880;
 
 /// Folders in which state is bounded: the core and the data plane.
 const STATE: &[&str] = &["crates/sluice-sched/src/", "crates/sluice-io/src/"];
