@@ -57,7 +57,7 @@ impl Row {
             };
             text += &format!(": {}{kind}", self.condition);
         }
-        if !self.proof.is_empty() {
+        if self.verdict == Verdict::Refuted {
             text += &format!(": {}", self.proof.join("; "));
         }
         if let Some(share) = self.band_share {
@@ -146,6 +146,16 @@ fn basis(rows: &[Row]) -> Option<Table> {
     (!all.is_empty()).then_some(table)
 }
 
+/// Sentences that the paper's own numbers confirm or refute, by row.
+fn proofs(rows: &[Row]) -> Option<Table> {
+    let mut table = Table::new("Sentences by the paper's own numbers, by each reading", &["row", "calculation"]);
+    let all = rows.iter().flat_map(|row| row.proof.iter().map(move |proof| (row, proof)));
+    for (row, proof) in all.clone() {
+        table.row([row.id, proof]);
+    }
+    (all.count() > 0).then_some(table)
+}
+
 /// Effects that the paper prints, by row.
 fn effects(rows: &[Row]) -> Option<Table> {
     let columns = ["row", "paper", "here", "95 % interval of five seeds", "half of the effect"];
@@ -160,6 +170,12 @@ fn effects(rows: &[Row]) -> Option<Table> {
         table.row([row.id, &percent(effect.printed), &percent(effect.measured), &interval, half]);
     }
     (all.count() > 0).then_some(table)
+}
+
+/// What is known of a figure's rows, below its measurements.
+fn known(reproduced: &Reproduced<'_>) -> [Option<Table>; 5] {
+    let rows = &reproduced.rows;
+    [effects(rows), proofs(rows), axes(reproduced.figure), sensitivities(rows), basis(rows)]
 }
 
 /// Parts that were not run.
@@ -249,10 +265,7 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
                 .finding
                 .tables
                 .iter()
-                .chain(&effects(&reproduced.rows))
-                .chain(&axes(figure))
-                .chain(&sensitivities(&reproduced.rows))
-                .chain(&basis(&reproduced.rows))
+                .chain(known(reproduced).iter().flatten())
                 .for_each(|table| {
                     page.table(table);
                 });
@@ -298,9 +311,7 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
             text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
         }
-        let rows = &reproduced.rows;
-        let known = [effects(rows), axes(figure), sensitivities(rows), basis(rows)];
-        for table in reproduced.finding.tables.iter().chain(known.iter().flatten()) {
+        for table in reproduced.finding.tables.iter().chain(known(reproduced).iter().flatten()) {
             text += &format!("{}\n", table.markdown());
         }
         if !figure.device.is_empty() {
@@ -385,9 +396,9 @@ mod tests {
         let plan = Plan { figures: vec![&FIGURE], quick: false, threads: 2, kept: None };
         let all = run(&plan, &|_, _| {}).unwrap();
         let text = markdown(Paper::Ablations, &all);
-        let proof =
-            "refuted: Table III, sequential read, CFQ to Flubber: from 64.42 to 54.16 is 15.93 %; the text says 17 %";
-        assert!(text.contains(proof), "{text}");
+        let proof = "17 %; by Table III, sequential read, CFQ to Flubber, time from 64.42 to 54.16 is 15.93 %, which does not agree, \
+                     and speed from 54.16 to 64.42 is 18.94 %, which does not agree";
+        assert!(text.contains("| refuted: \"Flubber outperforms") && text.contains(proof), "{text}");
         // Student's t for five values from 0.39 to 0.43: 2.776 x 0.0158 / sqrt(5) = 0.0196.
         assert!(text.contains("| T1 | +50.0 % | +41.0 % | +39.0 % to +43.0 % | yes |"), "{text}");
         assert_eq!(summary(&rows(&all).rows), "our variants: 1 claim holds, 1 refuted");

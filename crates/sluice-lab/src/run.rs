@@ -55,7 +55,7 @@ pub struct Row {
     pub sensitivity: Vec<Sensitivity>,
     /// Effects that the paper prints, and those at the nominal point over all seeds.
     pub effects: Vec<Effect>,
-    /// For `refuted`: the calculations from the paper's own numbers. Otherwise empty.
+    /// For a sentence that the paper's own numbers confirm or refute: the calculation by each reading. Otherwise empty.
     pub proof: Vec<String>,
     /// Value of the paper.
     pub paper_value: &'static str,
@@ -171,10 +171,7 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row 
     let claim = claims::of(row.id);
     let Decision { verdict, band_share, condition, post_hoc, evidence, sensitivity, effects } =
         decide(row.class, &claim, &found);
-    let proof = match verdict {
-        Verdict::Refuted => claim.proofs.iter().map(Proof::text).collect(),
-        _ => Vec::new(),
-    };
+    let proof = claim.proofs.iter().map(Proof::text).collect();
     Row {
         id: row.id,
         paper: figure.paper,

@@ -270,6 +270,7 @@ fn condition<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::Reading;
 
     fn judged(holds: bool) -> Judged {
         Judged { holds: Some(holds), ..Judged::new("T1", "") }
@@ -368,8 +369,15 @@ mod tests {
 
     #[test]
     fn a_row_is_refuted_by_the_papers_own_numbers_if_no_run_has_it() {
-        let proof = Proof { says: 16.0, less_than: false, from: 53.45, to: 46.34, table: String::new() };
-        let claim = Claim { proofs: vec![proof], ..Claim::default() };
+        let time = Reading { of: "time".into(), from: 53.45, to: 46.34 };
+        let speed = Reading { of: "speed".into(), from: 46.34, to: 53.45 };
+        let claim = |readings: &[&Reading]| {
+            let readings = readings.iter().map(|reading| (*reading).clone()).collect();
+            let (words, table) = (String::new(), String::new());
+            Claim { proofs: vec![Proof { words, says: 16.0, less_than: false, table, readings }], ..Claim::default() }
+        };
+        assert_eq!(decided(Class::Shape, &claim(&[&time, &speed]), |_| false).verdict, Verdict::NotReproduced);
+        let claim = claim(&[&time]);
         assert_eq!(decided(Class::Shape, &claim, |_| false).verdict, Verdict::Refuted);
         assert_ne!(decided(Class::Shape, &claim, |at| at.number() == 3).verdict, Verdict::Refuted);
         assert_eq!(decided(Class::Shape, &Claim::default(), |_| false).verdict, Verdict::NotReproduced);
