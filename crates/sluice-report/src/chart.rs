@@ -22,8 +22,11 @@ pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 130, 20),
 ];
 pub(crate) const SIZE: (u32, u32) = (760, 360);
+/// Size of text and of titles. The backend writes it as pixels divided by 1.24: 15 is 12.1.
+pub(crate) const FONT: (&str, i32) = ("sans-serif", 15);
+pub(crate) const TITLE: (&str, i32) = ("sans-serif", 18);
 /// Height of a label, and its approximate width per character, in pixels.
-const LABEL: (i32, u32) = (12, 7);
+const LABEL: (i32, u32) = (15, 7);
 /// Widest right margin for labels, in pixels.
 const MARGIN_MAX: u32 = 240;
 /// Height of the legend of bars, in pixels.
@@ -210,7 +213,7 @@ impl Chart {
         let is_bars = matches!(self.shape, Shape::Bars(_));
         let ((x_least, x_most), y_most) = (self.x_range(), self.y_most());
         let mut chart = ChartBuilder::on(&area)
-            .caption(&self.title, ("sans-serif", 16))
+            .caption(&self.title, TITLE)
             .margin(MARGIN)
             .margin_top(if is_bars || !self.marks.is_empty() { MARGIN + LEGEND as u32 } else { MARGIN })
             // The last number of the axis extends to the right.
@@ -227,6 +230,7 @@ impl Chart {
         }
         // Grey lines are visible on white and on black.
         mesh.bold_line_style(RGBColor(128, 128, 128).mix(0.25)).light_line_style(WHITE.mix(0.0));
+        mesh.label_style(FONT).axis_desc_style(FONT);
         mesh.y_label_formatter(&number).x_desc(&self.x).y_desc(&self.y).draw()?;
         if is_bars {
             self.draw_bars(&area, &mut chart)?;
@@ -403,7 +407,7 @@ pub(crate) fn inline(svg: &str) -> String {
 
 /// A label to the right of a point.
 pub(crate) fn text(label: &str, at: (i32, i32)) -> Text<'static, (i32, i32), String> {
-    let style = ("sans-serif", LABEL.0).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = FONT.into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
     Text::new(label.to_owned(), at, style)
 }
 
@@ -455,8 +459,8 @@ mod tests {
     #[test]
     fn labels_do_not_cover_each_other() {
         assert_eq!(apart(&[100, 50], 12, 348), [100, 50], "there is room");
-        assert_eq!(apart(&[100, 101, 99], 12, 348), [113, 127, 99]);
-        assert_eq!(apart(&[348, 348, 0], 12, 348), [334, 348, 12], "moved into the chart");
+        assert_eq!(apart(&[100, 101, 99], 12, 348), [116, 133, 99]);
+        assert_eq!(apart(&[348, 348, 0], 12, 348), [331, 348, 12], "moved into the chart");
         let crowded = apart(&[100; 60], 12, 348);
         assert!(crowded.windows(2).all(|pair| pair[1] - pair[0] == 5), "{crowded:?}");
         assert_eq!(apart(&[], 12, 348), [0; 0]);

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use crate::chart::{COLOURS, Drawn, MARGIN, Plane, SIZE, inline, text};
+use crate::chart::{COLOURS, Drawn, FONT, MARGIN, Plane, SIZE, TITLE, inline, text};
 use crate::{Level, Line};
 
 /// Least opacity of a cell with anything in it, so that it is seen.
@@ -10,7 +10,7 @@ const FAINTEST: f64 = 0.12;
 /// Right margin for the names of lines, in pixels.
 const NAMES: u32 = 90;
 /// Pixels between two names.
-const APART: i32 = 14;
+const APART: i32 = 17;
 
 /// A heat map. Classes have equal heights, so the vertical axis is as even as their edges are.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +58,7 @@ impl Heat {
         let (left, right) = self.range;
         let (low, high) = self.classes();
         let mut chart = ChartBuilder::on(&area)
-            .caption(&self.title, ("sans-serif", 16))
+            .caption(&self.title, TITLE)
             .margin(MARGIN)
             .margin_right(NAMES)
             .x_label_area_size(38)
@@ -67,6 +67,7 @@ impl Heat {
         let label = |at: &f64| self.label(*at);
         let mut mesh = chart.configure_mesh();
         mesh.disable_mesh().y_label_formatter(&label).y_labels((high - low) as usize + 1);
+        mesh.label_style(FONT).axis_desc_style(FONT);
         mesh.x_desc(&self.x).y_desc(&self.y).draw()?;
         self.draw_cells(&mut chart)?;
         let mut names: Vec<(&str, RGBColor, i32)> = Vec::new();

@@ -11,7 +11,7 @@ body{font-family:sans-serif;margin:2em;color:CanvasText;background:Canvas;line-h
 p,li,dl,nav{max-width:75em}table{border-collapse:collapse;margin:1em 0}\
 caption{text-align:left;font-weight:bold;padding:.3em 0}.wide{overflow-x:auto}\
 th,td{border:1px solid var(--line);padding:.25em .6em;text-align:left;vertical-align:top}th{background:var(--head)}\
-figure{display:inline-block;margin:.5em 1em .5em 0;width:760px;max-width:100%}svg{max-width:100%;height:auto}\
+figure{margin:.5em 0}svg{width:100%;max-width:1100px;height:auto}summary{cursor:pointer}\
 nav ul{list-style:none;padding-left:1em;margin:.2em 0;columns:28em}nav>ul{columns:auto;padding-left:0}\
 dt{font-weight:bold;margin-top:.4em}dd{margin-left:2em}\
 .pass{color:var(--pass)}.fail{color:var(--fail);font-weight:bold}.info{color:var(--info)}\
@@ -21,6 +21,17 @@ pre{background:var(--head);padding:.6em;overflow-x:auto}";
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Parts between pairs of asterisks as bold text; a pair without another one stays as it is.
+fn bold(text: &str) -> String {
+    let mut parts = text.split("**").collect::<Vec<_>>();
+    let rest = if parts.len().is_multiple_of(2) { parts.pop() } else { None };
+    let marked = parts
+        .iter()
+        .enumerate()
+        .map(|(number, part)| if number % 2 == 1 { format!("<strong>{part}</strong>") } else { (*part).to_owned() });
+    marked.chain(rest.map(|rest| format!("**{rest}"))).collect()
 }
 
 /// A self-contained HTML page: no network, no script.
@@ -46,9 +57,17 @@ impl Page {
         self
     }
 
-    /// A paragraph.
+    /// A paragraph. Text between two pairs of asterisks is bold, as in Markdown.
     pub fn paragraph(&mut self, text: &str) -> &mut Self {
-        let _ = writeln!(self.body, "<p>{}</p>", escape(text));
+        let _ = writeln!(self.body, "<p>{}</p>", bold(&escape(text)));
+        self
+    }
+
+    /// What `inner` adds, closed until the reader opens it.
+    pub fn fold(&mut self, summary: &str, inner: impl FnOnce(&mut Page)) -> &mut Self {
+        let _ = writeln!(self.body, "<details>\n<summary>{}</summary>", escape(summary));
+        inner(self);
+        self.body.push_str("</details>\n");
         self
     }
 
@@ -103,7 +122,10 @@ impl Page {
             inner => format!("<li>{link}\n<ul>\n{inner}</ul></li>\n"),
         };
         let text: String = parts.iter().map(part).collect();
-        if text.is_empty() { text } else { format!("<nav>\n<ul>\n{text}</ul>\n</nav>\n") }
+        if text.is_empty() {
+            return text;
+        }
+        format!("<details>\n<summary>Contents</summary>\n<nav>\n<ul>\n{text}</ul>\n</nav>\n</details>\n")
     }
 
     /// The whole page.
@@ -131,6 +153,17 @@ mod tests {
         assert!(!html.contains("http://") || html.matches("http://").count() == html.matches("www.w3.org").count());
         assert!(html.contains("<li><a href=\"#x\">&lt;x&gt;</a></li>"), "{html}");
         assert!(!html.contains("<script") && !html.contains("<link"));
+    }
+
+    #[test]
+    fn paragraphs_have_bold_text_and_folds_are_closed() {
+        let mut page = Page::new("t");
+        page.paragraph("**Claims.** 2 < 3 ** 4").fold("All & more", |page| {
+            page.paragraph("inside");
+        });
+        let html = page.html();
+        assert!(html.contains("<p><strong>Claims.</strong> 2 &lt; 3 ** 4</p>"), "{html}");
+        assert!(html.contains("<details>\n<summary>All &amp; more</summary>\n<p>inside</p>\n</details>"), "{html}");
     }
 
     #[test]
