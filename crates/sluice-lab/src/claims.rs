@@ -53,6 +53,12 @@ pub struct Claim {
     /// Fact without which the row cannot be decided; empty if none is known.
     #[serde(default)]
     pub missing: String,
+    /// Whether it was named before the row had a result.
+    #[serde(default)]
+    pub missing_foreseen: bool,
+    /// What of the row was changed after its result was known: an axis, the device, the class or the board. Empty if nothing was.
+    #[serde(default)]
+    pub changed: String,
     /// Contradictions between the row's sentence and the paper's own table, each of which refutes it.
     #[serde(default, rename = "proof")]
     pub proofs: Vec<Proof>,

@@ -57,9 +57,9 @@ impl Paper {
 /// Kind of check of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
-    /// Must hold on any device.
-    #[serde(rename = "E")]
-    Exact,
+    /// A check of our own that a scheduler does what it is configured to do. Must hold on any device.
+    #[serde(rename = "C")]
+    Conformance,
     /// Must hold at nine of ten points of the range or more, with every seed.
     #[serde(rename = "S")]
     Shape,
@@ -133,6 +133,12 @@ impl Judged {
     pub fn new(id: &str, measured: impl Into<String>) -> Judged {
         Judged { id: id.into(), holds: None, measured: measured.into(), means: Vec::new(), effects: Vec::new() }
     }
+
+    /// Adds means that the paper prints, each with the one measured.
+    pub fn means(&mut self, means: impl IntoIterator<Item = (f64, f64)>) -> &mut Judged {
+        self.means.extend(means);
+        self
+    }
 }
 
 /// Whether a measured effect has the direction of the printed one and at least half of its size.
@@ -142,28 +148,19 @@ pub fn is_half(printed: f64, measured: f64) -> bool {
 }
 
 impl Finding {
+    fn add(&mut self, row: Judged) -> &mut Judged {
+        self.rows.push(row);
+        self.rows.last_mut().expect("just added")
+    }
+
     /// Adds a row that is checked.
-    pub fn judge(&mut self, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { holds: Some(holds), ..Judged::new(id, measured) });
-        self
+    pub fn judge(&mut self, id: &str, holds: bool, measured: impl Into<String>) -> &mut Judged {
+        self.judge_if(true, id, holds, measured)
     }
 
     /// Adds a row that is checked where its precondition is met.
-    pub fn judge_if(&mut self, met: bool, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { holds: met.then_some(holds), ..Judged::new(id, measured) });
-        self
-    }
-
-    /// Adds a row that is checked and of which the paper prints means.
-    pub fn judge_means(
-        &mut self,
-        id: &str,
-        holds: bool,
-        measured: impl Into<String>,
-        means: Vec<(f64, f64)>,
-    ) -> &mut Self {
-        self.rows.push(Judged { holds: Some(holds), means, ..Judged::new(id, measured) });
-        self
+    pub fn judge_if(&mut self, met: bool, id: &str, holds: bool, measured: impl Into<String>) -> &mut Judged {
+        self.add(Judged { holds: met.then_some(holds), ..Judged::new(id, measured) })
     }
 
     /// Adds a row that holds if `others` does and if each effect, printed and measured, has at least half of its printed size.
@@ -173,16 +170,14 @@ impl Finding {
         others: bool,
         measured: impl Into<String>,
         effects: Vec<(f64, f64)>,
-    ) -> &mut Self {
+    ) -> &mut Judged {
         let holds = others && effects.iter().all(|(printed, measured)| is_half(*printed, *measured));
-        self.rows.push(Judged { holds: Some(holds), effects, ..Judged::new(id, measured) });
-        self
+        self.add(Judged { holds: Some(holds), effects, ..Judged::new(id, measured) })
     }
 
     /// Adds a row that is only shown.
-    pub fn show(&mut self, id: &str, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged::new(id, measured));
-        self
+    pub fn show(&mut self, id: &str, measured: impl Into<String>) -> &mut Judged {
+        self.add(Judged::new(id, measured))
     }
 }
 

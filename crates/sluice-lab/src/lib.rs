@@ -1,7 +1,7 @@
 //! Reproduction of the papers: every table and figure on modelled devices, with the schedulers that serve real VMs.
 //!
 //! ```text
-//! figure --BandPoint--> simulations --Finding--> rows: exact | shape over a range | hardware
+//! figure --BandPoint--> simulations --Finding--> rows: conformance | shape over a range | hardware
 //!                                     tables, charts --> report
 //! ```
 //!
@@ -9,9 +9,9 @@
 //! of the acceptance table. The device of a paper is fitted to the paper's statements about it, documented in
 //! `devices/` with the reasons, and the same for all of that paper's rows.
 //!
-//! Classes of rows: *exact* must hold on any device. *Shape* must hold over a range of the device's parameters, 30 % to
-//! both sides, and of the facts that the paper does not state. Values that depend on *hardware* are shown next to the
-//! paper's, without a check. `verdict.rs` computes a row's verdict from its results; `claims.toml` has what is known of rows
+//! Classes of rows: *conformance* is a check of our own that must hold on any device. *Shape* must hold over a range of the device's
+//! parameters, 30 % to both sides, and of the facts that the paper does not state. Values that depend on *hardware* are shown next to
+//! the paper's, without a check, and are near or differ. `verdict.rs` computes a row's verdict from its results; `claims.toml` has what is known of rows
 //! apart from results.
 #![forbid(unsafe_code)]
 

@@ -94,7 +94,8 @@ mod tests {
     use crate::figures;
 
     fn proof(says: f64, less_than: bool, readings: &[(&str, f64, f64)]) -> Proof {
-        let readings = readings.iter().map(|(of, from, to)| Reading { of: (*of).into(), from: *from, to: *to }).collect();
+        let readings =
+            readings.iter().map(|(of, from, to)| Reading { of: (*of).into(), from: *from, to: *to }).collect();
         Proof { words: "w".into(), says, less_than, table: "Table T".into(), readings }
     }
 

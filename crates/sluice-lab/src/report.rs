@@ -8,15 +8,17 @@ use sluice_report::{Page, Table};
 use crate::claims::Board;
 use crate::figure::{Class, Figure, LabError, Paper, is_half};
 use crate::run::{Reproduced, Row};
-use crate::verdict::Verdict;
+use crate::verdict::{Agreement, Mean, Points, Verdict, furthest};
 use crate::{claims, device, figures};
 
 /// Explanation of the classes for readers of the report.
-const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
-                       hold at nine of ten points of a band, the device's parameters 30 % to both sides and the facts that the paper \
-                       does not state at all their values, with each of five seeds. Where the paper prints an effect, at least half of \
-                       it must come out, and the 95 % interval of the seeds must not contain zero. Class H, hardware: depends on a machine that we \
-                       have not; shown beside the paper's number. A row whose result was an input of a fit is never reproduced.";
+const CLASSES: &str = "Class S, shape: must hold at nine of ten points of a band, the device's parameters 30 % to both sides and the facts \
+                       that the paper does not state at all their values, with each of five seeds. Where the paper prints an effect, at \
+                       least half of it must come out, and the 95 % interval of the seeds must not contain zero. It is reproduced if the paper \
+                       prints means too and all are met within 10 %. Class H, hardware: depends on a machine that we have not; shown beside the paper's \
+                       number, which it is near or differs from. Class C, conformance: a check of our own that must hold on any device, \
+                       counted apart. A row whose result was an input of a fit is never reproduced. Post hoc: changed, or its condition found, after \
+                       the result was known; counted apart.";
 
 /// All rows as JSON, with the version.
 #[derive(Debug, Serialize)]
@@ -37,7 +39,7 @@ impl Class {
     #[must_use]
     pub fn letter(self) -> &'static str {
         match self {
-            Class::Exact => "E",
+            Class::Conformance => "C",
             Class::Shape => "S",
             Class::Hardware => "H",
         }
@@ -45,57 +47,112 @@ impl Class {
 }
 
 impl Row {
-    /// The verdict, with its condition and the part of the range if there is one.
+    /// The verdict, with its condition and the points at which the row holds.
     #[must_use]
     pub fn verdict_text(&self) -> String {
         let mut text = self.verdict.word().to_owned();
+        if let Some((agreement, mean)) = self.agreement.zip(furthest(&self.means)) {
+            text += &format!(", {}: {}", agreement.word(), compared(mean));
+        }
+        if self.nominal && self.verdict != Verdict::Shown {
+            text += " at the nominal point";
+        }
         if !self.condition.is_empty() {
-            let kind = match (self.post_hoc, self.evidence.is_empty()) {
-                (true, _) => " (post hoc)",
-                (false, true) => "",
-                (false, false) => " (with evidence from elsewhere)",
-            };
-            text += &format!(": {}{kind}", self.condition);
+            text += &format!(": {}", self.condition);
+        }
+        if self.post_hoc {
+            text += " (post hoc)";
+        } else if !self.evidence.is_empty() {
+            text += " (with evidence from elsewhere)";
         }
         if self.verdict == Verdict::Refuted {
             text += &format!(": {}", self.proof.join("; "));
         }
-        if let Some(share) = self.band_share {
-            text += &format!(" ({:.0} % of the band)", 100.0 * share);
+        if let (Some(Points { held, judged }), false) = (self.points, self.nominal) {
+            text += &format!(" ({held} of {judged} points)");
         }
         text
     }
+
+    /// What the row counts as: its verdict, by agreement if it is only shown, and apart if it is a conformance row.
+    fn outcome(&self) -> &'static str {
+        match (self.class, self.verdict, self.agreement) {
+            (Class::Conformance, Verdict::ClaimHolds, _) => "conformance holds",
+            (Class::Conformance, ..) => "conformance fails",
+            (_, Verdict::Shown, Some(Agreement::Near)) => "shown, near",
+            (_, Verdict::Shown, Some(Agreement::Differs)) => "shown, differs",
+            (_, verdict, _) => verdict.word(),
+        }
+    }
 }
 
-/// Number of rows of a board with a verdict.
-#[must_use]
-pub fn count(rows: &[&Row], board: Board, verdict: Verdict) -> usize {
-    rows.iter().filter(|row| row.board == board && row.verdict == verdict).count()
+/// A measured value beside the printed one, with their ratio.
+fn compared(mean: Mean) -> String {
+    let short = |value: f64| match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        1.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    };
+    let ratio = mean.ratio.map(|ratio| format!(" (x {ratio:.2})")).unwrap_or_default();
+    format!("{} for {}{ratio}", short(mean.measured), short(mean.printed))
 }
 
-/// Summary in one line: for each board the verdicts from best to worst.
+/// All that a row can count as, in the order of the score.
+const OUTCOMES: [&str; 11] = [
+    "reproduced",
+    "claim holds",
+    "holds if",
+    "not determinable",
+    "refuted",
+    "not reproduced",
+    "shown, near",
+    "shown, differs",
+    "shown",
+    "conformance holds",
+    "conformance fails",
+];
+
+/// Number of rows of a board with an outcome: those that are not post hoc, and those that are.
+fn count(rows: &[&Row], board: Board, outcome: &str) -> [usize; 2] {
+    [false, true].map(|post_hoc| {
+        let counts = |row: &&&Row| row.board == board && row.outcome() == outcome && row.post_hoc == post_hoc;
+        rows.iter().filter(counts).count()
+    })
+}
+
+/// Summary in one line: the outcomes of each board.
 #[must_use]
 pub fn summary(rows: &[&Row]) -> String {
     let of = |board, name: &str| {
-        let words = Verdict::ALL.into_iter().rev().map(|verdict| (count(rows, board, verdict), verdict.word()));
+        let words = OUTCOMES.iter().flat_map(|outcome| {
+            let [plain, post_hoc] = count(rows, board, outcome);
+            [(plain, (*outcome).to_owned()), (post_hoc, format!("{outcome} post hoc"))]
+        });
         let words: Vec<_> =
             words.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
         (!words.is_empty()).then(|| format!("{name}: {}", words.join(", ")))
     };
     let boards = [of(Board::Paper, "the papers' claims"), of(Board::Ours, "our variants")];
-    boards.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let text = boards.into_iter().flatten().collect::<Vec<_>>().join("; ");
+    if rows.iter().any(|row| row.nominal && row.class == Class::Shape) {
+        format!("at the nominal point, {text}")
+    } else {
+        text
+    }
 }
 
-/// Number of rows with each verdict, by paper and board.
+/// Number of rows with each outcome, by paper and board.
 fn score(rows: &[&Row]) -> Table {
-    let words = Verdict::ALL.into_iter().rev();
-    let columns: Vec<_> = ["paper", "board"].into_iter().chain(words.clone().map(Verdict::word)).collect();
+    let columns: Vec<_> = ["paper", "board"].into_iter().chain(OUTCOMES).collect();
     let mut table = Table::new("Verdicts", &columns);
     for paper in Paper::ALL {
         let of_paper: Vec<&Row> = rows.iter().copied().filter(|row| row.paper == paper).collect();
         for (board, name) in [(Board::Paper, "claims"), (Board::Ours, "our variants")] {
             if of_paper.iter().any(|row| row.board == board) {
-                let counts = words.clone().map(|verdict| count(&of_paper, board, verdict).to_string());
+                let counts = OUTCOMES.iter().map(|outcome| match count(&of_paper, board, outcome) {
+                    [plain, 0] => plain.to_string(),
+                    [plain, post_hoc] => format!("{plain}, {post_hoc} post hoc"),
+                });
                 table.row([paper.name().to_owned(), name.to_owned()].into_iter().chain(counts).collect::<Vec<_>>());
             }
         }
@@ -111,8 +168,8 @@ fn sensitivities(rows: &[Row]) -> Option<Table> {
     for (row, at) in all.clone() {
         let holds = match row.class {
             Class::Hardware => "not judged".to_owned(),
-            Class::Exact | Class::Shape if at.seeds == 0 => "not admissible".to_owned(),
-            Class::Exact | Class::Shape => format!("{} of {}", at.holds, at.seeds),
+            _ if at.seeds == 0 => "not admissible".to_owned(),
+            _ => format!("{} of {}", at.holds, at.seeds),
         };
         let value = at.value.to_string();
         table.row([row.id, &at.axis, &value, &holds, &at.measured]);
@@ -135,15 +192,28 @@ fn axes(figure: &Figure) -> Option<Table> {
     (!of_figure.is_empty()).then_some(table)
 }
 
-/// What is behind a row's verdict apart from its measurement: inputs of fits and numbers that are not printed.
+/// What is behind a row's verdict apart from its measurement: inputs of fits, numbers that are not printed, and later changes.
 fn basis(rows: &[Row]) -> Option<Table> {
-    let mut table =
-        Table::new("Inputs of a fit, and numbers that the paper does not print", &["row", "inputs", "not printed"]);
-    let all: Vec<_> = rows.iter().filter(|row| !(row.inputs.is_empty() && row.derived.is_empty())).collect();
+    let title =
+        "Inputs of a fit, numbers that the paper does not print, and what was changed after the result was known";
+    let mut table = Table::new(title, &["row", "inputs", "not printed", "changed"]);
+    let has = |row: &&Row| !(row.inputs.is_empty() && row.derived.is_empty() && row.changed.is_empty());
+    let all: Vec<_> = rows.iter().filter(has).collect();
     for row in &all {
-        table.row([row.id, &row.inputs.join("; "), &row.derived.join("; ")]);
+        table.row([row.id, &row.inputs.join("; "), &row.derived.join("; "), &row.changed]);
     }
     (!all.is_empty()).then_some(table)
+}
+
+/// Means that the paper prints, by row.
+fn means(rows: &[Row]) -> Option<Table> {
+    let mut table = Table::new("Printed means, at the nominal point", &["row", "paper", "here", "ratio"]);
+    let all = rows.iter().flat_map(|row| row.means.iter().map(move |mean| (row, mean)));
+    for (row, Mean { printed, measured, ratio }) in all.clone() {
+        let ratio = ratio.map_or("of zero".to_owned(), |ratio| format!("{ratio:.2}"));
+        table.row([row.id, &printed.to_string(), &format!("{measured:.2}"), &ratio]);
+    }
+    (all.count() > 0).then_some(table)
 }
 
 /// Sentences that the paper's own numbers confirm or refute, by row.
@@ -173,9 +243,9 @@ fn effects(rows: &[Row]) -> Option<Table> {
 }
 
 /// What is known of a figure's rows, below its measurements.
-fn known(reproduced: &Reproduced<'_>) -> [Option<Table>; 5] {
+fn known(reproduced: &Reproduced<'_>) -> [Option<Table>; 6] {
     let rows = &reproduced.rows;
-    [effects(rows), proofs(rows), axes(reproduced.figure), sensitivities(rows), basis(rows)]
+    [means(rows), effects(rows), proofs(rows), axes(reproduced.figure), sensitivities(rows), basis(rows)]
 }
 
 /// Parts that were not run.
@@ -185,7 +255,7 @@ fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
     let missing: Vec<_> =
         figures::ALL.iter().filter(|figure| of_paper(figure) && !is_run(figure)).map(|figure| figure.id).collect();
     let mut rows = all.iter().filter(|run| of_paper(run.figure)).flat_map(|run| &run.rows);
-    let quick = rows.any(|row| row.class == Class::Shape && row.band_share.is_none());
+    let quick = rows.any(|row| row.class == Class::Shape && row.nominal);
     let quick =
         quick.then(|| "Shapes were judged at the nominal point alone, not over their band (--quick).".to_owned());
     let missing = (!missing.is_empty()).then(|| format!("Not run: {}.", missing.join(", ")));
@@ -387,7 +457,8 @@ mod tests {
     fn contradiction(point: &BandPoint) -> Result<Finding, LabError> {
         let mut finding = Finding::default();
         let effect = 0.38 + 0.01 * point.seed() as f64;
-        finding.judge("F2h", false, "").judge_effects("T1", true, "", vec![(0.5, effect)]);
+        finding.judge("F2h", false, "");
+        finding.judge_effects("T1", true, "", vec![(0.5, effect)]);
         Ok(finding)
     }
 

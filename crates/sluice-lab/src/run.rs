@@ -13,7 +13,7 @@ use crate::device;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::parallel::{self, Progress};
 use crate::proof::Proof;
-use crate::verdict::{Decision, Effect, Sensitivity, Verdict, decide};
+use crate::verdict::{Agreement, Effect, Mean, Points, Sensitivity, Verdict, decide};
 
 /// Figures to run.
 pub struct Plan<'a> {
@@ -38,11 +38,15 @@ pub struct Row {
     /// Kind of its check.
     pub class: Class,
     pub verdict: Verdict,
+    /// Whether only the nominal point was run, so that the verdict is that of this point.
+    pub nominal: bool,
     pub board: Board,
     /// For `holds if`: the axis and its values. For `not determinable`: the missing fact. Otherwise empty.
     pub condition: String,
-    /// Whether the condition was chosen after its result was seen, without evidence from elsewhere.
+    /// Whether the condition was chosen after its result was seen, without evidence from elsewhere, or the row was changed then.
     pub post_hoc: bool,
+    /// What of the row was changed after its result was known; empty if nothing was.
+    pub changed: String,
     /// For `holds if` that is not post hoc: the source, apart from the result, that the testbed may have met it. Otherwise empty.
     pub evidence: String,
     /// Results of the row that a fit used: such a row is never `reproduced`.
@@ -55,14 +59,18 @@ pub struct Row {
     pub sensitivity: Vec<Sensitivity>,
     /// Effects that the paper prints, and those at the nominal point over all seeds.
     pub effects: Vec<Effect>,
+    /// Means that the paper prints, with those at the nominal point over all seeds.
+    pub means: Vec<Mean>,
+    /// For class H where the paper prints numbers: whether all are near.
+    pub agreement: Option<Agreement>,
     /// For a sentence that the paper's own numbers confirm or refute: the calculation by each reading. Otherwise empty.
     pub proof: Vec<String>,
     /// Value of the paper.
     pub paper_value: &'static str,
     /// Measured value at the nominal point, with its unit.
     pub measured: String,
-    /// For a shape: the part of the points at which it holds with every seed.
-    pub band_share: Option<f64>,
+    /// For a row that is judged: at how many points it holds with every seed.
+    pub points: Option<Points>,
     pub note: &'static str,
     /// Expected result.
     pub must: &'static str,
@@ -169,28 +177,31 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row 
         .map(|judged| judged.unwrap_or_else(|| panic!("{} says nothing of its row {}", figure.id, row.id)));
     let found: Vec<_> = BandPoint::all(figure.id).zip(judged).collect();
     let claim = claims::of(row.id);
-    let Decision { verdict, band_share, condition, post_hoc, evidence, sensitivity, effects } =
-        decide(row.class, &claim, &found);
+    let decision = decide(row.class, &claim, &found);
     let proof = claim.proofs.iter().map(Proof::text).collect();
     Row {
         id: row.id,
         paper: figure.paper,
         figure: figure.label,
         class: row.class,
-        verdict,
+        verdict: decision.verdict,
+        nominal: decision.nominal,
         board: if figure.paper == Paper::Ablations { Board::Ours } else { claim.board },
-        condition,
-        post_hoc,
-        evidence,
+        condition: decision.condition,
+        post_hoc: decision.post_hoc,
+        changed: claim.changed,
+        evidence: decision.evidence,
         inputs: claim.inputs,
         printed: Some(row.paper).filter(|text| !text.is_empty()).into_iter().collect(),
         derived: claim.derived,
-        sensitivity,
-        effects,
+        sensitivity: decision.sensitivity,
+        effects: decision.effects,
+        means: decision.means,
+        agreement: decision.agreement,
         proof,
         paper_value: row.paper,
         measured: found[0].1.measured.clone(),
-        band_share,
+        points: decision.points,
         note: row.note,
         must: row.must,
         device: figure.device,
@@ -209,13 +220,15 @@ mod tests {
         RowSpec { id, class, must: "", paper: "", note: "" }
     }
 
-    const ROWS: [RowSpec; 3] = [row("T1a", Class::Exact), row("T1b", Class::Shape), row("T1c", Class::Hardware)];
+    const ROWS: [RowSpec; 3] = [row("T1a", Class::Conformance), row("T1b", Class::Shape), row("T1c", Class::Hardware)];
 
     /// Holds at the number of points in its name; its values have no short text.
     fn odd(point: &BandPoint) -> Result<Finding, LabError> {
         let points = |point: u32| (0..100).map(move |at| (f64::from(at), 1.0 / (f64::from(at + 3 * point) + 0.7)));
         let mut finding = Finding::default();
-        finding.judge("T1a", true, "").judge("T1b", point.number() < 19, "0.05").show("T1c", "");
+        finding.judge("T1a", true, "");
+        finding.judge("T1b", point.number() < 19, "0.05");
+        finding.show("T1c", "");
         let line = Line::new("line", points(point.number()).collect());
         finding.charts.push(Chart::lines("odd", "x", "y", vec![line]));
         Ok(finding)

@@ -196,6 +196,14 @@ pub fn rates(simulation: &Simulation, vm: usize) -> Vec<(f64, f64)> {
     series.map(|(index, got)| (index as f64 * window, got.completed as f64 / window)).collect()
 }
 
+/// A VM's mean latency in milliseconds over time, for a chart; seconds without a request are left out.
+#[must_use]
+pub fn latencies_ms(simulation: &Simulation, vm: usize) -> Vec<(f64, f64)> {
+    let window = simulation.window().as_secs_f64();
+    let series = simulation.record(vm).series().iter().enumerate().filter(|(_, got)| got.completed > 0);
+    series.map(|(index, got)| (index as f64 * window, got.latency as f64 / 1e6 / got.completed as f64)).collect()
+}
+
 /// Whether `value` is within `part` of `expected`.
 #[must_use]
 pub fn within(value: f64, expected: f64, part: f64) -> bool {

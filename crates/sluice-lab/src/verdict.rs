@@ -2,9 +2,9 @@
 //!
 //! [`decide`] computes the word from results at all points and seeds, and from what is known of the row in `claims.toml`.
 //!
-//! Example: a shape holds with all five seeds at 19 of 21 points: `claim holds`. Another holds nowhere with one command at
-//! the drive, and always with four or more, in the sweep and at the points of the range: `holds if`, with the condition
-//! `drive-queue 4, 8, 31 commands`.
+//! Example: a shape holds with all five seeds at 19 of 21 points: `claim holds`, and `reproduced` if the paper prints means and all of
+//! them are met. Another holds nowhere with one command at the drive, and always with four or more, in the sweep and at the
+//! points of the range: `holds if`, with the condition `drive-queue 4, 8, 31 commands`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,9 @@ use crate::proof::Proof;
 pub const BAND_SHARE: f64 = 0.9;
 /// Part of the points with a value of an axis below which the value is why a shape fails.
 const HALF: f64 = 0.5;
-/// Relative tolerance of a printed mean.
+/// Part of the points at which a row must hold for a missing fact to be why it fails at the others.
+const THIRD: f64 = 1.0 / 3.0;
+/// Relative tolerance of a printed number.
 pub const MEAN_TOLERANCE: f64 = 0.1;
 
 /// Result of a row. The order is from worst to best.
@@ -31,19 +33,19 @@ pub enum Verdict {
     /// The paper's own numbers contradict it, and no run has it.
     #[serde(rename = "refuted")]
     Refuted,
-    /// It holds at some points, and depends on a fact that the paper does not state and that no single axis decides.
+    /// It holds at a third of the points or more, and depends on a fact that the paper does not state and that no single axis decides.
     #[serde(rename = "not determinable")]
     NotDeterminable,
     /// The claim holds if one fact that the paper does not state is as the condition says.
     #[serde(rename = "holds if")]
     HoldsIf,
-    /// Shown without a check.
+    /// Shown without a check, near the paper's numbers or not.
     #[serde(rename = "shown")]
     Shown,
-    /// The claim holds at nine of ten points where its precondition is met.
+    /// The claim holds at nine of ten points where its precondition is met; of a conformance row, at all.
     #[serde(rename = "claim holds")]
     ClaimHolds,
-    /// Exact, or all printed means within 10 %.
+    /// The same, and all means that the paper prints are within 10 % of those measured.
     #[serde(rename = "reproduced")]
     Reproduced,
 }
@@ -86,44 +88,101 @@ pub struct Sensitivity {
     pub measured: String,
 }
 
+/// Points at which a row holds with every seed, of those at which it is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Points {
+    pub held: usize,
+    pub judged: usize,
+}
+
+impl Points {
+    /// Part of the points; 0 if the row is judged at none.
+    fn share(self) -> f64 {
+        self.held as f64 / self.judged.max(1) as f64
+    }
+}
+
+/// A mean that the paper prints.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Mean {
+    pub printed: f64,
+    /// At the nominal point, the mean over the seeds.
+    pub measured: f64,
+    /// Measured by printed; none if zero is printed.
+    pub ratio: Option<f64>,
+}
+
+impl Mean {
+    fn off(self) -> f64 {
+        (self.measured - self.printed).abs()
+    }
+
+    fn is_near(self) -> bool {
+        self.off() <= MEAN_TOLERANCE * self.printed.abs()
+    }
+}
+
+/// How a row that is only shown agrees with the numbers that the paper prints of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Agreement {
+    /// All are within 10 %, and none was fitted to.
+    Near,
+    Differs,
+}
+
+impl Agreement {
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Agreement::Near => "near",
+            Agreement::Differs => "differs",
+        }
+    }
+}
+
 /// A verdict with its reasons.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     pub verdict: Verdict,
-    /// For a shape over its range: the part of the points at which it holds with every seed.
-    pub band_share: Option<f64>,
+    /// Whether only the nominal point was run.
+    pub nominal: bool,
+    /// None of a row that is only shown.
+    pub points: Option<Points>,
     /// For `holds if`: axis, values and unit. For `not determinable`: the missing fact.
     pub condition: String,
-    /// Whether the condition was chosen after its result was seen.
+    /// Whether the condition was chosen, or the row was changed, after its result was seen.
     pub post_hoc: bool,
-    /// Otherwise the source, apart from the result, that the testbed may have met it.
+    /// Otherwise the source, apart from the result, that the testbed may have met the condition.
     pub evidence: String,
     pub sensitivity: Vec<Sensitivity>,
     /// At the nominal point.
     pub effects: Vec<Effect>,
+    pub means: Vec<Mean>,
+    /// For `shown` where the paper prints numbers.
+    pub agreement: Option<Agreement>,
 }
 
 /// Decides a row from its results, the nominal point with the first seed first.
 #[must_use]
 pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> Decision {
-    let share = share(found);
+    let points = points_of(found, |at| class == Class::Conformance || !at.is_sweep());
+    let share = points.share();
     let sensitivity = sensitivity(found);
     let axis = condition(found, &sensitivity, claims::axes());
-    let circular = !claim.inputs.is_empty();
-    let is_complete = found.len() > 1;
-    let all_hold = found.iter().all(|(_, judged)| judged.holds == Some(true));
     let none_holds = found.iter().all(|(_, judged)| judged.holds == Some(false));
-    let effects = effects(&seeds_at(found, 0));
+    let nominal = seeds_at(found, BandPoint::NOMINAL);
+    let (effects, means) = (effects(&nominal), means(&nominal));
+    let near = !means.is_empty() && means.iter().all(|mean| mean.is_near());
     let verdict = match class {
         _ if none_holds && claim.proofs.iter().any(Proof::refutes) => Verdict::Refuted,
         Class::Hardware => Verdict::Shown,
-        Class::Exact if all_hold && circular => Verdict::ClaimHolds,
-        Class::Exact if all_hold => Verdict::Reproduced,
-        Class::Exact => Verdict::NotReproduced,
-        Class::Shape if means_agree(found) && !circular => Verdict::Reproduced,
+        Class::Conformance if points.held == points.judged.max(1) => Verdict::ClaimHolds,
+        Class::Conformance => Verdict::NotReproduced,
+        Class::Shape if share >= BAND_SHARE && near && claim.inputs.is_empty() => Verdict::Reproduced,
         Class::Shape if share >= BAND_SHARE => Verdict::ClaimHolds,
         Class::Shape if axis.is_some() => Verdict::HoldsIf,
-        Class::Shape if !claim.missing.is_empty() && holds_somewhere(found) => Verdict::NotDeterminable,
+        Class::Shape if !claim.missing.is_empty() && share >= THIRD => Verdict::NotDeterminable,
         Class::Shape => Verdict::NotReproduced,
     };
     let (condition, evidence) = match (verdict, axis) {
@@ -131,40 +190,43 @@ pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> De
         (Verdict::NotDeterminable, _) => (claim.missing.clone(), String::new()),
         _ => (String::new(), String::new()),
     };
-    let post_hoc = verdict == Verdict::HoldsIf && evidence.is_empty();
-    let band_share = (class == Class::Shape && is_complete).then_some(share);
-    Decision { verdict, band_share, condition, post_hoc, evidence, sensitivity, effects }
-}
-
-/// Part of the points of the range at which the row holds, of those where its precondition is met.
-fn share(found: &[(BandPoint, &Judged)]) -> f64 {
-    share_of(found, |_| true).unwrap_or(0.0)
-}
-
-/// The same of some of the points; `None` without one where the precondition is met.
-fn share_of(found: &[(BandPoint, &Judged)], is_meant: impl Fn(BandPoint) -> bool) -> Option<f64> {
-    let found: Vec<_> = found.iter().filter(|(at, _)| is_meant(*at)).copied().collect();
-    let mut points: Vec<u32> = found.iter().filter(|(at, _)| !at.is_sweep()).map(|(at, _)| at.number()).collect();
-    points.sort_unstable();
-    points.dedup();
-    let held: Vec<bool> = points.iter().filter_map(|number| holds_at(&seeds_at(&found, *number))).collect();
-    (!held.is_empty()).then(|| held.iter().filter(|held| **held).count() as f64 / held.len() as f64)
-}
-
-/// Whether there is a point, of the range or of a sweep, at which the row holds with most seeds.
-fn holds_somewhere(found: &[(BandPoint, &Judged)]) -> bool {
-    let mut points: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for (at, judged) in found {
-        let (holds, seeds) = points.entry(at.without_seed()).or_default();
-        *holds += usize::from(judged.holds == Some(true));
-        *seeds += 1;
+    let found_later = match verdict {
+        Verdict::HoldsIf => evidence.is_empty(),
+        Verdict::NotDeterminable => !claim.missing_foreseen,
+        _ => false,
+    };
+    Decision {
+        verdict,
+        nominal: found.len() == 1,
+        points: (class != Class::Hardware).then_some(points),
+        condition,
+        post_hoc: found_later || !claim.changed.is_empty(),
+        evidence,
+        sensitivity,
+        effects,
+        agreement: match near {
+            _ if class != Class::Hardware || means.is_empty() => None,
+            // What was fitted to is no evidence.
+            true => claim.inputs.is_empty().then_some(Agreement::Near),
+            false => Some(Agreement::Differs),
+        },
+        means,
     }
-    points.values().any(|(holds, seeds)| 2 * holds > *seeds)
 }
 
-/// Results of all seeds at a point of the range.
-fn seeds_at<'a>(found: &[(BandPoint, &'a Judged)], number: u32) -> Vec<&'a Judged> {
-    found.iter().filter(|(at, _)| !at.is_sweep() && at.number() == number).map(|(_, judged)| *judged).collect()
+/// Those of the points at which the row holds, of those where its precondition is met.
+fn points_of(found: &[(BandPoint, &Judged)], is_meant: impl Fn(BandPoint) -> bool) -> Points {
+    let mut points: BTreeMap<String, Vec<&Judged>> = BTreeMap::new();
+    for (at, judged) in found.iter().filter(|(at, _)| is_meant(*at)) {
+        points.entry(at.without_seed()).or_default().push(judged);
+    }
+    let held: Vec<bool> = points.values().filter_map(|seeds| holds_at(seeds)).collect();
+    Points { held: held.iter().filter(|held| **held).count(), judged: held.len() }
+}
+
+/// Results of all seeds at a point.
+fn seeds_at<'a>(found: &[(BandPoint, &'a Judged)], point: BandPoint) -> Vec<&'a Judged> {
+    found.iter().filter(|(at, _)| at.without_seed() == point.without_seed()).map(|(_, judged)| *judged).collect()
 }
 
 /// Whether a row holds at a point: with every seed, and with the interval of each effect off zero. `None` if its precondition is not met
@@ -208,16 +270,21 @@ fn effects(seeds: &[&Judged]) -> Vec<Effect> {
     (0..seeds.first().map_or(0, |judged| judged.effects.len())).map(of).collect()
 }
 
-/// Whether the row has printed means, and the results at the nominal point agree with all of them.
-fn means_agree(found: &[(BandPoint, &Judged)]) -> bool {
-    let is_nominal = |at: &BandPoint| at.number() == 0 && !at.is_sweep();
-    let nominal: Vec<_> = found.iter().filter(|(at, _)| is_nominal(at)).map(|(_, judged)| &judged.means).collect();
-    let count = nominal[0].len();
-    (0..count).all(|index| {
-        let measured = nominal.iter().map(|means| means[index].1).sum::<f64>() / nominal.len() as f64;
-        let printed = nominal[0][index].0;
-        (measured - printed).abs() <= MEAN_TOLERANCE * printed.abs()
-    }) && count > 0
+/// The row's means over all seeds at a point.
+fn means(seeds: &[&Judged]) -> Vec<Mean> {
+    let of = |index: usize| {
+        let measured = seeds.iter().map(|judged| judged.means[index].1).sum::<f64>() / seeds.len() as f64;
+        let printed = seeds[0].means[index].0;
+        Mean { printed, measured, ratio: (printed != 0.0).then(|| measured / printed) }
+    };
+    (0..seeds.first().map_or(0, |judged| judged.means.len())).map(of).collect()
+}
+
+/// The mean that is furthest from what is printed, relative to it.
+#[must_use]
+pub fn furthest(means: &[Mean]) -> Option<Mean> {
+    let relative = |mean: &Mean| if mean.off() == 0.0 { 0.0 } else { mean.off() / mean.printed.abs() };
+    means.iter().copied().max_by(|one, two| relative(one).total_cmp(&relative(two)))
 }
 
 fn sensitivity(found: &[(BandPoint, &Judged)]) -> Vec<Sensitivity> {
@@ -240,7 +307,8 @@ fn sensitivity(found: &[(BandPoint, &Judged)]) -> Vec<Sensitivity> {
 /// Whether a row holds with a value of an axis: with every seed in the sweep, and at nine of ten points of the range that have this value.
 /// `Some(false)` if not with every seed in the sweep, or at less than half of these points; otherwise, `None`, other parameters decide.
 fn decides(found: &[(BandPoint, &Judged)], axis: &Axis, at: &Sensitivity) -> Option<bool> {
-    let share = share_of(found, |point| !point.is_sweep() && point.setting(&axis.name) == at.value).unwrap_or(1.0);
+    let points = points_of(found, |point| !point.is_sweep() && point.setting(&axis.name) == at.value);
+    let share = if points.judged == 0 { 1.0 } else { points.share() };
     match (at.holds == at.seeds, share) {
         (true, BAND_SHARE..) => Some(true),
         (true, HALF..) => None,
@@ -269,6 +337,8 @@ fn condition<'a>(
 
 #[cfg(test)]
 mod tests {
+    use sluice_sim::random::stream;
+
     use super::*;
     use crate::proof::Reading;
 
@@ -294,23 +364,60 @@ mod tests {
         let of = |class, points| decided(class, &Claim::default(), |at| at.number() < points).verdict;
         assert_eq!(of(Class::Shape, 19), Verdict::ClaimHolds, "19 of 21 are 90.5 %");
         assert_eq!(of(Class::Shape, 18), Verdict::NotReproduced);
-        assert_eq!(of(Class::Exact, 21), Verdict::Reproduced);
-        assert_eq!(of(Class::Exact, 20), Verdict::NotReproduced);
         assert_eq!(of(Class::Hardware, 0), Verdict::Shown);
         let one_seed = decided(Class::Shape, &Claim::default(), |at| at.seed() != 3);
-        assert_eq!((one_seed.verdict, one_seed.band_share), (Verdict::NotReproduced, Some(0.0)));
+        assert_eq!((one_seed.verdict, one_seed.points), (Verdict::NotReproduced, Some(Points { held: 0, judged: 21 })));
     }
 
     #[test]
-    fn a_row_whose_result_was_fitted_is_never_reproduced() {
+    fn a_conformance_row_must_hold_at_every_point_and_is_never_reproduced() {
+        let of = |claim: &Claim, holds: fn(BandPoint) -> bool| decided(Class::Conformance, claim, holds);
+        let plain = Claim::default();
+        let all = of(&plain, |_| true);
+        assert_eq!((all.verdict, all.nominal), (Verdict::ClaimHolds, false));
+        assert_eq!(all.points, Some(Points { held: 26, judged: 26 }), "21 of the range, 5 of the sweep");
+        assert_eq!(of(&plain, |at| at.number() != 7).verdict, Verdict::NotReproduced);
+        assert_eq!(of(&plain, |at| !at.is_sweep()).verdict, Verdict::NotReproduced);
+        assert_eq!(of(&plain, |at| at.seed() != 2).verdict, Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn reproduced_needs_the_check_the_range_and_the_printed_means() {
+        let near = [(100.0, 109.0), (10.0, 9.0)];
+        let far = [(100.0, 109.0), (10.0, 11.1)];
+        let of = |claim: &Claim, means: &[(f64, f64)], holds: fn(BandPoint) -> bool| {
+            let row = |at| Judged { means: means.to_vec(), ..judged(holds(at)) };
+            let points: Vec<_> = BandPoint::all("flubber-credits").map(|point| (point, row(point))).collect();
+            let found: Vec<_> = points.iter().map(|(point, judged)| (*point, judged)).collect();
+            decide(Class::Shape, claim, &found).verdict
+        };
         let fitted = Claim { inputs: vec!["the total".into()], ..Claim::default() };
-        assert_eq!(decided(Class::Exact, &fitted, |_| true).verdict, Verdict::ClaimHolds);
-        let near = Judged { means: vec![(100.0, 109.0)], ..judged(false) };
-        let far = Judged { means: vec![(100.0, 109.0), (10.0, 11.1)], ..judged(false) };
-        let of = |claim: &Claim, judged| decide(Class::Shape, claim, &[(BandPoint::NOMINAL, judged)]).verdict;
-        assert_eq!(of(&Claim::default(), &near), Verdict::Reproduced);
-        assert_eq!(of(&Claim::default(), &far), Verdict::NotReproduced);
-        assert_eq!(of(&fitted, &near), Verdict::NotReproduced);
+        assert_eq!(of(&Claim::default(), &near, |_| true), Verdict::Reproduced);
+        assert_eq!(of(&Claim::default(), &near, |at| at.number() < 19), Verdict::Reproduced);
+        assert_eq!(of(&Claim::default(), &near, |at| at.number() < 18), Verdict::NotReproduced, "the range");
+        assert_eq!(of(&Claim::default(), &near, |at| at.number() > 0), Verdict::Reproduced, "20 of 21");
+        assert_eq!(of(&Claim::default(), &near, |_| false), Verdict::NotReproduced, "the check");
+        assert_eq!(of(&Claim::default(), &far, |_| true), Verdict::ClaimHolds, "the means");
+        assert_eq!(of(&Claim::default(), &[], |_| true), Verdict::ClaimHolds, "none is printed");
+        assert_eq!(of(&fitted, &near, |_| true), Verdict::ClaimHolds, "a result that was fitted");
+    }
+
+    #[test]
+    fn a_row_that_is_shown_is_near_or_differs_if_the_paper_prints_numbers() {
+        let of = |means: &[(f64, f64)]| {
+            let judged = Judged { means: means.to_vec(), ..Judged::new("T1", "") };
+            let fitted = Claim { inputs: vec!["the total".into()], ..Claim::default() };
+            let [found, fitted] = [Claim::default(), fitted]
+                .map(|claim| decide(Class::Hardware, &claim, &[(BandPoint::NOMINAL, &judged)]));
+            assert_eq!(fitted.agreement, found.agreement.filter(|agreement| *agreement == Agreement::Differs));
+            assert_eq!((found.verdict, found.points), (Verdict::Shown, None));
+            (found.agreement, furthest(&found.means).map(|mean| (mean.printed, mean.ratio)))
+        };
+        assert_eq!(of(&[]), (None, None));
+        assert_eq!(of(&[(100.0, 91.0), (50.0, 52.0)]), (Some(Agreement::Near), Some((100.0, Some(0.91)))));
+        assert_eq!(of(&[(100.0, 91.0), (50.0, 56.0)]), (Some(Agreement::Differs), Some((50.0, Some(1.12)))));
+        assert_eq!(of(&[(0.0, 46.0), (95.0, 49.0)]), (Some(Agreement::Differs), Some((0.0, None))), "of zero");
+        assert_eq!(of(&[(0.0, 0.0), (95.0, 90.0)]).0, Some(Agreement::Near));
     }
 
     #[test]
@@ -363,8 +470,8 @@ mod tests {
             let points = BandPoint::band().zip(&finding.rows).collect::<Vec<_>>();
             decide(Class::Shape, &Claim::default(), &points)
         };
-        assert_eq!((of(1).verdict, of(1).band_share), (Verdict::ClaimHolds, Some(0.9)));
-        assert_eq!((of(2).verdict, of(2).band_share), (Verdict::NotReproduced, Some(0.8)));
+        assert_eq!((of(1).verdict, of(1).points), (Verdict::ClaimHolds, Some(Points { held: 9, judged: 10 })));
+        assert_eq!((of(2).verdict, of(2).points), (Verdict::NotReproduced, Some(Points { held: 8, judged: 10 })));
     }
 
     #[test]
@@ -384,13 +491,80 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_depends_on_a_missing_fact_is_not_determinable() {
+    fn a_row_that_depends_on_a_missing_fact_must_hold_at_a_third_of_the_points() {
         let claim = Claim { missing: "the controller".into(), ..Claim::default() };
-        let found = decided(Class::Shape, &claim, |at| at.number() % 2 == 0 && !at.is_sweep());
+        let of = |claim: &Claim, points: u32| {
+            decided(Class::Shape, claim, move |at| at.number() % 3 == 0 && at.number() < points)
+        };
+        let found = of(&claim, 21);
         assert_eq!((found.verdict, found.condition.as_str()), (Verdict::NotDeterminable, "the controller"));
-        let some_seeds = |most| decided(Class::Shape, &claim, move |at| at.number() == 3 && at.seed() <= most).verdict;
-        assert_eq!(some_seeds(3), Verdict::NotDeterminable, "three of five seeds at one point");
-        assert_eq!(some_seeds(2), Verdict::NotReproduced);
-        assert_eq!(decided(Class::Shape, &claim, |_| false).verdict, Verdict::NotReproduced);
+        assert_eq!(found.points, Some(Points { held: 7, judged: 21 }));
+        assert_eq!(of(&claim, 18).verdict, Verdict::NotReproduced, "6 of 21");
+        assert_eq!(of(&Claim::default(), 21).verdict, Verdict::NotReproduced, "no missing fact is named");
+    }
+
+    #[test]
+    fn what_was_changed_after_a_result_was_known_is_post_hoc() {
+        let missing = Claim { missing: "the controller".into(), ..Claim::default() };
+        let foreseen = Claim { missing_foreseen: true, ..missing.clone() };
+        let changed = Claim { changed: "the device".into(), ..Claim::default() };
+        let third = |at: BandPoint| at.number() % 3 == 0;
+        let of = |claim: &Claim, holds: fn(BandPoint) -> bool| decided(Class::Shape, claim, holds).post_hoc;
+        assert!(of(&missing, third) && !of(&foreseen, third));
+        assert!(!of(&missing, |_| true), "its verdict does not use the missing fact");
+        assert!(of(&changed, |_| true) && of(&changed, |_| false));
+    }
+
+    #[test]
+    fn no_verdict_says_more_than_the_points_means_and_claim_allow() {
+        let mut random = stream(1, "verdicts");
+        let reading = Reading { of: "time".into(), from: 100.0, to: 150.0 };
+        let contradiction =
+            Proof { words: String::new(), says: 10.0, less_than: false, table: String::new(), readings: vec![reading] };
+        let mut seen = BTreeMap::new();
+        for case in 0..400 {
+            let mut coin = |of: u64| random.below(of) == 0;
+            let class = if coin(3) { Class::Conformance } else { Class::Shape };
+            let claim = Claim {
+                inputs: if coin(3) { vec!["a fit".into()] } else { Vec::new() },
+                missing: if coin(2) { "a fact".into() } else { String::new() },
+                changed: if coin(4) { "the device".into() } else { String::new() },
+                proofs: if coin(3) { vec![contradiction.clone()] } else { Vec::new() },
+                ..Claim::default()
+            };
+            let means = if coin(2) { vec![(100.0, if coin(2) { 109.0 } else { 111.0 })] } else { Vec::new() };
+            // None, a few, some, most or all of the points.
+            let fails = [1, 2, 3, 20, u64::MAX][case % 5];
+            let failing: Vec<bool> = (0..=crate::band::POINTS).map(|_| coin(fails)).collect();
+            let row = |at: BandPoint| Judged { means: means.clone(), ..judged(!failing[at.number() as usize]) };
+            let points: Vec<_> = BandPoint::band().map(|at| (at, row(at))).collect();
+            let found: Vec<_> = points.iter().map(|(at, judged)| (*at, judged)).collect();
+            let decision = decide(class, &claim, &found);
+            let Points { held, judged } = decision.points.expect("the row is judged");
+            assert_eq!((held, judged), (failing.iter().filter(|fails| !**fails).count(), 21));
+            let most = 10 * held >= 9 * judged;
+            let allowed = match decision.verdict {
+                Verdict::Reproduced => {
+                    class == Class::Shape && most && means == [(100.0, 109.0)] && claim.inputs.is_empty()
+                }
+                Verdict::ClaimHolds => {
+                    if class == Class::Shape {
+                        most
+                    } else {
+                        held == judged
+                    }
+                }
+                Verdict::NotDeterminable => {
+                    !most && 3 * held >= judged && !claim.missing.is_empty() && decision.post_hoc
+                }
+                Verdict::Refuted => held == 0 && !claim.proofs.is_empty(),
+                Verdict::NotReproduced => !(class == Class::Shape && most) && held < judged,
+                Verdict::HoldsIf | Verdict::Shown => false,
+            };
+            assert!(allowed, "{decision:?} of {claim:?}");
+            assert!(decision.post_hoc || claim.changed.is_empty());
+            *seen.entry(decision.verdict).or_insert(0) += 1;
+        }
+        assert!(seen.len() == 5 && seen.values().all(|count| *count >= 10), "{seen:?}");
     }
 }

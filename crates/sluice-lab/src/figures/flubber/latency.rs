@@ -10,6 +10,8 @@ use super::guests::{self, Assumed, Backup, Outcome, compete, contenders};
 /// Fraction of the windows that must meet the target.
 const IN_TIME: f64 = 0.95;
 const MODES: [usize; 2] = [3, 4];
+/// Mean delays of Table II at beta 32, in ms.
+const PRINTED: [f64; 2] = [12.05, 60.07];
 const MUST: &str = "under Flubber at beta 32 the mean delay is within the target (80 ms and 60 ms) in at least 95 % of the seconds \
                     in which both VMs work, for both VMs";
 
@@ -72,7 +74,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
                     100.0 * part[0],
                     100.0 * part[1]
                 );
-                finding.judge(["F4a", "F4b"][judged], holds, measured);
+                let means = PRINTED.into_iter().zip(outcome.vms.each_ref().map(|vm| vm.delay));
+                finding.judge(["F4a", "F4b"][judged], holds, measured).means(means);
             }
             let backup = if backup.is_some() { "yes" } else { "no" };
             table.row([contender.name.to_owned(), backup.to_owned()].into_iter().chain(cells(&outcome)));

@@ -28,7 +28,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     device: "",
     rows: &[RowSpec {
         id: "F1h",
-        class: Class::Exact,
+        class: Class::Conformance,
         must: "credits of 1000 and 120 IOPS are 8:1 at every interval factor: both VMs backlogged, their requests are served \
                    in that ratio within 2 %, in both modes",
         paper: "8/1, 16/2, 64/8, 256/32, 1024/128",

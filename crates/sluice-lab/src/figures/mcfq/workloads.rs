@@ -29,7 +29,7 @@ const EXCHANGE: &str = "Where it fails CFQ is within 0.50, and what the correcti
                         nearer.";
 
 const fn row(id: &'static str, must: &'static str, note: &'static str) -> RowSpec {
-    let paper = "better than CFQ (the curves cannot be read)";
+    let paper = "no sentence of a single workload; the curves cannot be read";
     RowSpec { id, class: Class::Shape, must, paper, note }
 }
 

@@ -41,7 +41,7 @@ pub(crate) const FIGURE: Figure = Figure {
     rows: &[
         RowSpec {
             id: "M12a",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "a VM that is behind its reservation waits for at most 8 N requests of others, N being the number of VMs",
             paper: "a delay of at most 8 N I/Os",
             note: "",

@@ -11,7 +11,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{self, Arrival, Device, Load, Quantity, Trial, TrialVm};
+use crate::real::{Arrival, Device, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, within};
 
 pub(crate) const FIGURE: Figure = Figure {
@@ -129,8 +129,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let both = [Quantity::Iops, Quantity::Latency];
     let constant = |idle_credit: u32| {
         let (vms, parts) = (vms(idle_credit), [(10, 130)]);
-        let mut values = Trial::all_values(&parts, &vms, &both);
-        real::print(&mut values, 0, Quantity::Iops, &[Some(320.0)]);
+        let values = Trial::all_values(&parts, &vms, &both);
         Trial { values, ..Trial::constant(format!("idle credit {idle_credit}"), REAL_IOPS, vms, &parts) }
     };
     let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);

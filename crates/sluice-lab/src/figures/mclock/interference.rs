@@ -11,7 +11,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, rates, slashed, within};
+use crate::setup::{Host, closed, latencies_ms, mean_latency_ms, mean_rate, policy, rates, slashed, within};
 
 /// The VMs in order.
 const VMS: [&str; 3] = ["RD", "OLTP", "DM"];
@@ -142,13 +142,16 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         let kept = rate[1][0] / rate[0][0];
         let measured = format!("throughput x {faster:.2}, latency / {sooner:.2}, RD x {kept:.3}");
         let effects = vec![(1.0, faster - 1.0), (16.0 / 36.0 - 1.0, 1.0 / sooner - 1.0)];
-        finding.judge_effects(after, within(kept, 1.0, 0.02), measured, effects);
+        let printed = [(36.0, latency[0][1]), (16.0, latency[1][1])];
+        finding.judge_effects(after, within(kept, 1.0, 0.02), measured, effects).means(printed);
         if index > 0 {
             continue;
         }
-        finding.show("M2c", format!("{:.0} and {:.0} ms", latency[0][1], latency[1][1]));
+        finding.show("M2c", format!("{:.0} and {:.0} ms", latency[0][1], latency[1][1])).means(printed);
         let lines = VMS.iter().enumerate().map(|(vm, name)| Line::new(*name, rates(&simulation, vm))).collect();
         finding.charts.push(Chart::lines("Throughput, DM limited from 140 s on", "time [s]", "IOPS", lines));
+        let oltp = Line::new(VMS[1], latencies_ms(&simulation, 1)).published(vec![(100.0, 36.0), (200.0, 16.0)]);
+        finding.charts.push(Chart::lines("Latency, DM limited from 140 s on", "time [s]", "ms", vec![oltp]));
     }
     finding.tables.push(table);
     Ok(finding)

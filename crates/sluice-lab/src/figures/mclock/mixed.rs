@@ -2,7 +2,7 @@
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sim::engine::Simulation;
-use sluice_sim::workloads::{Address, Mix};
+use sluice_sim::workloads::{Address, Mix, Workload};
 
 use crate::band::BandPoint;
 use crate::device::DeviceFile;
@@ -33,14 +33,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     rows: &[
         RowSpec {
             id: "M5a",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "with mClock, in both modes, VM2 at most 700 IOPS, while two VMs work and while four do, VM4 at least 250 when it has come, 5 % more or less",
             paper: "VM2 at most 700, VM4 at least 250 (SFQ about 190)",
             note: "",
         },
         RowSpec {
             id: "M5b",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "with mClock, in both modes, VM1 gets twice what VM3 gets, within 5 %",
             paper: "VM1 twice VM3",
             note: "",
@@ -56,11 +56,15 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     run: measure,
 };
 
+/// The workload of a VM on a disk of this size; Table 4 has the same.
+pub(super) fn load(vm: usize, span: u64, point: &BandPoint) -> Box<dyn Workload> {
+    let Vm(name, length, reads, random, ..) = VMS[vm];
+    closed(32, Mix { reads, length, address: Address::mixed(0, span, random) }, point, name)
+}
+
 fn run_simulation(host: &Host, promised: bool, point: &BandPoint) -> Result<Simulation, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
-    let makes = VMS.map(|Vm(name, length, reads, random, ..)| {
-        move |span| closed(32, Mix { reads, length, address: Address::mixed(0, span, random) }, point, name)
-    });
+    let makes = [0, 1, 2, 3].map(|vm| move |span| load(vm, span, point));
     let vms = VMS.iter().zip(&makes).enumerate().map(|(number, (Vm(_, _, _, _, reservation, limit, weight), make))| {
         let policy = if promised { policy(*reservation, *limit, *weight) } else { policy(0, 0, *weight) };
         ExperimentVm { policy, start: 60 * number as u64, make }
@@ -89,9 +93,14 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let ratios = [0, 1].map(|mode| late(&runs[mode].1)[0] / late(&runs[mode].1)[2]);
     let twice = ratios.iter().all(|ratio| within(*ratio, 2.0, 0.05));
     finding.judge("M5b", twice, format!("{:.3} times", ratios[0]));
-    finding.show("M5c", format!("{:.0} IOPS", late(&runs[2].1)[3]));
+    let shared = late(&runs[2].1)[3];
+    finding.show("M5c", format!("{shared:.0} IOPS")).means([(190.0, shared)]);
     finding.tables.push(table);
-    let lines = VMS.iter().enumerate().map(|(vm, Vm(name, ..))| Line::new(*name, rates(&runs[0].1, vm))).collect();
-    finding.charts.push(Chart::lines("mClock", "time [s]", "IOPS", lines));
+    // What the text prints: VM2 while two VMs work, and VM4 with all four.
+    let printed = [[None, Some((95.0, 700.0)), None, Some((215.0, 250.0))], [None, None, None, Some((215.0, 190.0))]];
+    for ((name, run), printed) in [&runs[0], &runs[2]].into_iter().zip(printed) {
+        let line = |vm: usize| Line::new(VMS[vm].0, rates(run, vm)).published(printed[vm].into_iter().collect());
+        finding.charts.push(Chart::lines(name, "time [s]", "IOPS", (0..4).map(line).collect()));
+    }
     Ok(finding)
 }

@@ -24,7 +24,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     rows: &[
         RowSpec {
             id: "N7a",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "in every second from the second one on the first has 98 % of its minimum or more, whether the others' weights \
                    are those of its own or ten times them",
             paper: "proposed: higher priority for interfaces that have not yet achieved the minimum rate",
@@ -32,14 +32,14 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         },
         RowSpec {
             id: "N7b",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "the two others share the rest within 2 % of each other, and the link is full within 1 %",
             paper: "proposed",
             note: "",
         },
         RowSpec {
             id: "N7c",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "minima of 60 Mb/s for two VMs, more than the link: both have the same within 2 %, the third at most 2 % of the link",
             paper: "proposed",
             note: "The sum is more than there is, so it divides among those below their minimum by weight.",

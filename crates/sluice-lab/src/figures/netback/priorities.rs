@@ -26,7 +26,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     rows: &[
         RowSpec {
             id: "N6a",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "in each second from the change on each VM has w/(sum of w) of the link's 95.7 Mb/s, within 2 % of that part, and in the \
                    first, in which the flows begin, within 2 % of the link, counted in packets and in bytes",
             paper: "bandwidth follows priorities from 30/1 to 1/30",
@@ -34,7 +34,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         },
         RowSpec {
             id: "N6b",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "the one that goes on has 98 % of the link or more while the other is inactive, and 1/31 of it, within 2 % of that \
                    part, before and after, and in the first second, in which the flows begin, within 2 % of the link",
             paper: "a NIC is inactive after a period without traffic, and bandwidth is shared among active ones",

@@ -25,28 +25,28 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     rows: &[
         RowSpec {
             id: "X4a",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "equal weights get equal time and 512:256 gets 2:1, within 2 % of a CPU over a minute",
             paper: "the domains with the same weight will receive the same amount",
             note: "",
         },
         RowSpec {
             id: "X4b",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "with a cap of 50 never more than half of one CPU over a minute, and within 3 % of it, idle CPUs or not",
             paper: "if cap=50, the domain can only use half of all CPU time slice resources",
             note: "Half of one physical CPU, not of all: with two CPUs it is a quarter of all.",
         },
         RowSpec {
             id: "X4c",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "of two domains that always run each has the CPU for 30 ms at a time, and for no longer",
             paper: "each scheduled virtual domain with sufficient credit will receive up to 30ms time slice",
             note: "",
         },
         RowSpec {
             id: "X4d",
-            class: Class::Exact,
+            class: Class::Conformance,
             must: "an event of an idle domain is served at once beside one that computes; eight at once one after the other; one of \
                    a domain that computes as well waits for the other's slice, up to 30 ms",
             paper: "boost state has priority above Under and Over; with multiple I/O intensive domains in it at the same time it is \

@@ -61,7 +61,7 @@ pub(crate) fn run(args: Reproduce, format: Format, quiet: bool) -> Result<(), Fa
         Format::Json => output::json(&rows),
         Format::Table => print(&rows.rows),
     }
-    let failed = rows.rows.iter().any(|row| row.class == Class::Exact && row.verdict == Verdict::NotReproduced);
+    let failed = rows.rows.iter().any(|row| row.class == Class::Conformance && row.verdict == Verdict::NotReproduced);
     if failed { Err(Failure::No) } else { Ok(()) }
 }
 
