@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `lab` | the arguments of the laboratory's verbs |
 //! | `progress` | progress of long commands |
+//! | `rows` | forms of results that are rows |
 //! | `table` | tables |
 #![forbid(unsafe_code)]
 
 pub mod lab;
 pub mod progress;
+pub mod rows;
 pub mod table;

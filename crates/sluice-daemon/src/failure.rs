@@ -12,7 +12,7 @@ pub const CODES: &str = "\
 Exit codes:
   0  Success
   1  Failure, or a negative result: errors in a file, a guarantee that was not kept, or for
-     `reproduce` an exact row that was not reproduced
+     `reproduce` a conformance row that fails
   2  Wrong arguments; for `sim run`: it ran, and a guarantee to a VM was not kept
   3  No such VM, volume, scheduler, workload, figure, ...
   4  Rejected in the current state; nothing has changed

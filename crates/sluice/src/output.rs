@@ -2,10 +2,10 @@
 
 use std::io::{self, IsTerminal};
 
+pub(crate) use sluice_console::rows;
 pub(crate) use sluice_console::table::table;
 pub(crate) use sluice_daemon::output::*;
 
-pub(crate) mod rows;
 pub(crate) mod watch;
 
 /// Width of the terminal in characters; `None` if standard output is none, or its width is not known.

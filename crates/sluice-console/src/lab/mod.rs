@@ -28,4 +28,10 @@ impl Lab {
     pub fn has_display(&self) -> bool {
         matches!(self, Lab::Reproduce(Reproduce { real: true, .. }))
     }
+
+    /// Whether its result has rows.
+    #[must_use]
+    pub fn has_rows(&self) -> bool {
+        matches!(self, Lab::Reproduce(Reproduce { real: false, .. }))
+    }
 }

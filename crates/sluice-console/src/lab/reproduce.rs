@@ -8,9 +8,9 @@ use crate::progress::Style;
 
 /// Reproduce the papers' tables and figures on modelled devices, with a verdict for each row.
 ///
-/// Every row of the acceptance table has a class. Exact rows (E) must hold on any device. Shapes (S) must hold over a band of
-/// the device's parameters. Rows that depend on hardware (H) are shown next to the paper's number. The exit code is 1 if an
-/// exact row fails.
+/// Every row of the acceptance table has a class. Shapes (S) must hold over a band of the device's parameters. Rows that depend on hardware (H)
+/// are shown next to the paper's number, which they are near or differ from. Conformance rows (C) are checks of our own that must hold
+/// on any device. The exit code is 1 if a conformance row fails.
 ///
 /// With --real, figures of mClock and Flubber run on real I/O next to the simulation: this process serves temporary disks over NBD and
 /// vhost-user-blk on a device of constant rate, six times as fast as in the paper, or on one with the completion times of a modelled
@@ -25,7 +25,7 @@ pub struct Reproduce {
     /// Papers (mclock, flubber, mcfq, netback, two-tier), ablations, figures, rows (M1, M1a; a row brings its figure), or all.
     #[arg(default_value = "all")]
     pub what: Vec<String>,
-    /// Run only the nominal point; shapes are judged without their band. With --real: measure a fifth of the time.
+    /// Run only the nominal point; verdicts are those of this point. With --real: measure a fifth of the time.
     #[arg(long, conflicts_with = "docs")]
     pub quick: bool,
     /// Run on real I/O: mclock-allocation, mclock-limits, mclock-reservations, mclock-latency, mclock-idle-credit, mclock-batching,

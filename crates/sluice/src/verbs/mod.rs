@@ -91,10 +91,11 @@ impl Verb {
 
     /// Whether its result has rows, or can be shown as a table with more columns.
     pub(crate) fn has_rows(&self) -> bool {
-        matches!(
-            self,
-            Verb::Status(_) | Verb::Top(_) | Verb::Get(_) | Verb::Describe(_) | Verb::Events(_) | Verb::Why(_)
-        )
+        match self {
+            Verb::Status(_) | Verb::Top(_) | Verb::Get(_) | Verb::Describe(_) | Verb::Events(_) | Verb::Why(_) => true,
+            Verb::Lab(lab) => lab.has_rows(),
+            _ => false,
+        }
     }
 
     /// Runs the verb.

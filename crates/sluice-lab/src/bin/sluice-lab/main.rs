@@ -12,7 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_console::lab::{Lab, Schema};
-use sluice_daemon::output::{self, Format};
+use sluice_console::rows::Form;
+use sluice_daemon::output;
 use sluice_daemon::{LogOptions, VERSION, failure};
 
 mod program;
@@ -25,8 +26,8 @@ mod verbs;
 #[command(name = "sluice", version = VERSION, arg_required_else_help = true, after_long_help = failure::CODES)]
 struct Cli {
     /// Format of results on standard output.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
+    output: Form,
     #[command(flatten)]
     log: LogOptions,
     #[command(subcommand)]
@@ -41,11 +42,12 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let Cli { output: format, log, verb } = Cli::parse();
+    let Cli { output: form, log, verb } = Cli::parse();
+    let format = form.format();
     let quiet = log.quiet;
     let owns_terminal = matches!(&verb, Verb::Lab(lab) if lab.has_display());
     log.start(format, owns_terminal);
-    let code = match verbs::run(verb, format, quiet) {
+    let code = match verbs::run(verb, form, quiet) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(format),
     };

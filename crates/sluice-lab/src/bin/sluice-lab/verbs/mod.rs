@@ -1,8 +1,9 @@
 //! The laboratory's verbs.
 
 use sluice_console::lab::{Described, Lab};
+use sluice_console::rows::Form;
 use sluice_daemon::failure::Failure;
-use sluice_daemon::output::{self, Format};
+use sluice_daemon::output;
 
 use crate::Verb;
 
@@ -11,10 +12,11 @@ mod reproduce;
 mod sim;
 
 /// Runs a verb.
-pub(crate) fn run(verb: Verb, format: Format, quiet: bool) -> Result<(), Failure> {
+pub(crate) fn run(verb: Verb, form: Form, quiet: bool) -> Result<(), Failure> {
+    let format = form.format();
     match verb {
         Verb::Lab(lab) => match *lab {
-            Lab::Reproduce(args) => reproduce::run(args, format, quiet),
+            Lab::Reproduce(args) => reproduce::run(args, form, quiet),
             Lab::Sim(args) => sim::run(args, format, quiet),
             Lab::Advise(args) => advise::run(args, format, quiet),
         },

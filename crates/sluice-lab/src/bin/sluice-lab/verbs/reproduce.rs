@@ -13,17 +13,18 @@ use crate::sim::folder;
 use crate::{program, real};
 use sluice_console::lab::Reproduce;
 use sluice_console::progress::{Progress, Style};
+use sluice_console::rows::{Form, of_programs};
 use sluice_console::table::table;
 use sluice_daemon::failure::Failure;
 use sluice_daemon::output::{self, Format};
 
-pub(crate) fn run(args: Reproduce, format: Format, quiet: bool) -> Result<(), Failure> {
+pub(crate) fn run(args: Reproduce, form: Form, quiet: bool) -> Result<(), Failure> {
     if args.real {
-        return run_real(args, format, quiet);
+        return run_real(args, form.format(), quiet);
     }
     let figures = chosen(&args.what)?;
     if args.list {
-        list(&figures, format);
+        list(&figures, form);
         return Ok(());
     }
     // Checked before the first simulation: the run takes minutes and would be lost.
@@ -57,9 +58,10 @@ pub(crate) fn run(args: Reproduce, format: Format, quiet: bool) -> Result<(), Fa
         report::write_markdown(docs, &all)?;
     }
     let rows = report::rows(&all);
-    match format {
-        Format::Json => output::json(&rows),
-        Format::Table => print(&rows.rows),
+    match form {
+        Form::Json => output::json(&rows),
+        Form::Jsonl | Form::Csv => output::line(&of_programs(form, "rows", &rows.rows)),
+        Form::Table | Form::Wide => print(&rows.rows),
     }
     let failed = rows.rows.iter().any(|row| row.class == Class::Conformance && row.verdict == Verdict::NotReproduced);
     if failed { Err(Failure::No) } else { Ok(()) }
@@ -165,16 +167,19 @@ fn print_times(all: &[Reproduced<'_>]) {
     }
 }
 
-fn list(figures: &[&Figure], format: Format) {
+fn list(figures: &[&Figure], form: Form) {
     let rows = figures.iter().flat_map(|figure| figure.rows.iter().map(move |row| (figure, row)));
-    if format == Format::Json {
+    if !matches!(form, Form::Table | Form::Wide) {
         let rows: Vec<_> = rows
             .map(|(figure, row)| {
                 serde_json::json!({ "id": row.id, "paper": figure.paper, "figure": figure.label, "name": figure.id,
                     "class": row.class, "must": row.must, "paper_value": row.paper })
             })
             .collect();
-        return output::json(&serde_json::json!({ "rows": rows }));
+        return match form {
+            Form::Json => output::json(&serde_json::json!({ "rows": rows })),
+            _ => output::line(&of_programs(form, "rows", &rows)),
+        };
     }
     let mut table = table(&["ROW", "CLASS", "PAPER", "FIGURE", "NAME", "MUST COME OUT"]);
     for (figure, row) in rows {

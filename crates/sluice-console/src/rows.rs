@@ -4,12 +4,11 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluice_api::VERSION;
-
-use super::Format;
+use sluice_daemon::output::Format;
 
 /// Forms of results. Commands without rows know only `table` and `json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
+pub enum Form {
     /// For people.
     Table,
     /// For people, with more columns.
@@ -24,7 +23,8 @@ pub(crate) enum Form {
 
 impl Form {
     /// The format of everything that is not rows. CSV has no form for it, and gets errors as text.
-    pub(crate) fn format(self) -> Format {
+    #[must_use]
+    pub fn format(self) -> Format {
         match self {
             Form::Table | Form::Wide | Form::Csv => Format::Table,
             Form::Json | Form::Jsonl => Format::Json,
@@ -33,15 +33,17 @@ impl Form {
 }
 
 /// Columns that come first.
-const NAMES: [&str; 5] = ["time", "policy_name", "vm", "volume", "device"];
+const NAMES: [&str; 6] = ["time", "id", "policy_name", "vm", "volume", "device"];
 
 /// Returns an object as a line of JSON.
-pub(crate) fn one(object: &impl Serialize) -> String {
+#[must_use]
+pub fn one(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("its keys are strings")
 }
 
 /// Returns rows in a form for programs: as one object with the list under this key, as a line for each, or as CSV.
-pub(crate) fn of_programs(form: Form, key: &str, rows: &[impl Serialize]) -> String {
+#[must_use]
+pub fn of_programs(form: Form, key: &str, rows: &[impl Serialize]) -> String {
     match form {
         Form::Csv => csv(rows),
         Form::Jsonl => rows.iter().map(one).collect::<Vec<_>>().join("\n"),
@@ -50,7 +52,8 @@ pub(crate) fn of_programs(form: Form, key: &str, rows: &[impl Serialize]) -> Str
 }
 
 /// Returns rows as CSV (RFC 4180): the columns are those of all rows, names first.
-pub(crate) fn csv(rows: &[impl Serialize]) -> String {
+#[must_use]
+pub fn csv(rows: &[impl Serialize]) -> String {
     let flat: Vec<Vec<(String, String)>> = rows.iter().map(flatten).collect();
     let mut columns: Vec<&str> = Vec::new();
     for (name, _) in flat.iter().flatten() {
