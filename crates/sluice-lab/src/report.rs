@@ -68,8 +68,8 @@ impl Row {
         if self.verdict == Verdict::Refuted {
             text += &format!(": {}", self.proof.join("; "));
         }
-        if let (Some(Points { held, judged }), false) = (self.points, self.nominal) {
-            text += &format!(" ({held} of {judged} points)");
+        if let (Some(points), false) = (self.points, self.nominal) {
+            text += &format!(" ({})", points_text(points));
         }
         text
     }
@@ -275,8 +275,20 @@ fn table(rows: &[Row], notes: bool) -> Table {
     table
 }
 
-/// Returns the first lines of a paper's page, written by hand: its claims, the findings and the reasons for differences.
-fn about(paper: Paper) -> &'static str {
+/// Returns the first lines of a paper's page: its claims, the findings and the reasons for differences. They are written by hand, but for numbers: `{M8a}` is
+/// what was measured of this row, and `{M8a.points}` at how many points it holds.
+fn about(paper: Paper, rows: &[&Row]) -> String {
+    let mut text = written(paper).to_owned();
+    for row in figures::ALL.iter().filter(|figure| figure.paper == paper).flat_map(|figure| figure.rows) {
+        let known = rows.iter().find(|known| known.id == row.id);
+        let measured = known.map_or("(not run)".to_owned(), |row| row.measured.clone());
+        let points = known.and_then(|row| row.points).map(points_text).unwrap_or_else(|| "(not run)".to_owned());
+        text = text.replace(&format!("{{{}}}", row.id), &measured).replace(&format!("{{{}.points}}", row.id), &points);
+    }
+    text
+}
+
+fn written(paper: Paper) -> &'static str {
     match paper {
         Paper::Mclock => include_str!("../pages/mclock.md"),
         Paper::Flubber => include_str!("../pages/flubber.md"),
@@ -285,6 +297,10 @@ fn about(paper: Paper) -> &'static str {
         Paper::TwoTier => include_str!("../pages/two-tier.md"),
         Paper::Ablations => "",
     }
+}
+
+fn points_text(Points { held, judged }: Points) -> String {
+    format!("{held} of {judged} points")
 }
 
 /// The verdicts of all papers, by paper and board, and of each row.
@@ -302,49 +318,53 @@ fn overview(rows: &[&Row]) -> Table {
     table
 }
 
-/// The whole report as one page that needs no network.
+/// The whole report as one page that needs no network: the answer of each paper, the verdicts, and the figures.
 #[must_use]
 pub fn page(all: &[Reproduced<'_>]) -> String {
     let Rows { version, rows } = rows(all);
     let mut page = Page::new("The papers, reproduced");
-    page.paragraph(&format!("Sluicegate {version}. {}.", summary(&rows))).paragraph(CLASSES);
-    if let Some(text) = left_out(None, all) {
-        page.paragraph(&text);
-    }
-    let figures: Vec<&str> = all.iter().flat_map(|run| run.rows.iter().map(|_| run.figure.id)).collect();
-    page.heading(2, "verdicts", "Verdicts").table(&score(&rows)).table_linked(&overview(&rows), &figures);
-    for paper in Paper::ALL {
-        let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
-        if of_paper.is_empty() {
-            continue;
-        }
+    let run = |paper: &Paper| all.iter().any(|reproduced| reproduced.figure.paper == *paper);
+    for paper in Paper::ALL.into_iter().filter(run) {
         page.heading(2, paper.name(), paper.title());
-        about(paper).split("\n\n").filter(|text| !text.is_empty()).for_each(|text| {
+        about(paper, &rows).split("\n\n").filter(|text| !text.is_empty()).for_each(|text| {
             page.paragraph(text);
         });
-        for reproduced in of_paper {
-            let figure = reproduced.figure;
-            page.heading(3, figure.id, &format!("{}: {}", figure.label, figure.title)).paragraph(figure.setup);
-            page.paragraph(&provenance(reproduced)).table(&table(&reproduced.rows, false));
-            let notes = reproduced.rows.iter().filter(|row| !row.note.is_empty());
-            page.notes(notes.map(|row| (row.id, row.note)));
-            reproduced.finding.charts.iter().for_each(|chart| {
-                page.chart(chart);
-            });
-            reproduced
-                .finding
-                .tables
-                .iter()
-                .chain(known(reproduced).iter().flatten())
-                .for_each(|table| {
-                    page.table(table);
-                });
-            if let Some(text) = device::text(figure.device) {
-                page.paragraph("The device, as it was fitted and frozen:").listing(text);
-            }
+    }
+    let figures: Vec<&str> = all.iter().flat_map(|run| run.rows.iter().map(|_| run.figure.id)).collect();
+    page.heading(2, "verdicts", "Verdicts").paragraph(&format!("Sluicegate {version}. {}.", summary(&rows)));
+    page.table(&score(&rows)).fold("What the classes mean, and the verdict of each row", |page| {
+        page.paragraph(CLASSES).table_linked(&overview(&rows), &figures);
+    });
+    if let Some(text) = left_out(None, all) {
+        page.fold("What was not run", |page| {
+            page.paragraph(&text);
+        });
+    }
+    for paper in Paper::ALL.into_iter().filter(run) {
+        page.heading(2, &format!("{}-figures", paper.name()), &format!("Figures of {}", paper.name()));
+        for reproduced in all.iter().filter(|reproduced| reproduced.figure.paper == paper) {
+            figure(&mut page, reproduced);
         }
     }
     page.html()
+}
+
+/// A figure of the page.
+fn figure(page: &mut Page, reproduced: &Reproduced<'_>) {
+    let figure = reproduced.figure;
+    page.heading(3, figure.id, &format!("{}: {}", figure.label, figure.title)).paragraph(figure.setup);
+    page.paragraph(&provenance(reproduced)).table(&table(&reproduced.rows, false));
+    let notes = reproduced.rows.iter().filter(|row| !row.note.is_empty());
+    page.notes(notes.map(|row| (row.id, row.note)));
+    reproduced.finding.charts.iter().for_each(|chart| {
+        page.chart(chart);
+    });
+    reproduced.finding.tables.iter().chain(known(reproduced).iter().flatten()).for_each(|table| {
+        page.table(table);
+    });
+    if let Some(text) = device::text(figure.device) {
+        page.paragraph("The device, as it was fitted and frozen:").listing(text);
+    }
 }
 
 fn provenance(reproduced: &Reproduced<'_>) -> String {
@@ -366,8 +386,9 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     );
     let of_paper = || all.iter().filter(|reproduced| reproduced.figure.paper == paper);
     let rows: Vec<_> = of_paper().flat_map(|reproduced| &reproduced.rows).collect();
-    if !about(paper).is_empty() {
-        text += &format!("\n{}", about(paper));
+    let about = about(paper, &rows);
+    if !about.is_empty() {
+        text += &format!("\n{about}");
     }
     text += &format!("\nOf this page's rows, {}.\n", summary(&rows));
     text += &format!("\n{}", score(&rows).markdown());
@@ -460,6 +481,17 @@ mod tests {
         finding.judge("F2h", false, "");
         finding.judge_effects("T1", true, "", vec![(0.5, effect)]);
         Ok(finding)
+    }
+
+    #[test]
+    fn prose_takes_its_numbers_from_rows_that_exist() {
+        for paper in Paper::ALL {
+            let text = about(paper, &[]);
+            assert!(!text.contains(['{', '}']), "{}: {text}", paper.name());
+            assert_eq!(text.contains("(not run)"), written(paper).contains('{'));
+        }
+        let numbered = Paper::ALL.into_iter().filter(|paper| written(*paper).contains('{'));
+        assert_eq!(numbered.count(), 5, "each paper's page has numbers");
     }
 
     #[test]
