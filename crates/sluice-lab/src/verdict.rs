@@ -494,7 +494,7 @@ mod tests {
     fn a_row_that_depends_on_a_missing_fact_must_hold_at_a_third_of_the_points() {
         let claim = Claim { missing: "the controller".into(), ..Claim::default() };
         let of = |claim: &Claim, points: u32| {
-            decided(Class::Shape, claim, move |at| at.number() % 3 == 0 && at.number() < points)
+            decided(Class::Shape, claim, move |at| at.number().is_multiple_of(3) && at.number() < points)
         };
         let found = of(&claim, 21);
         assert_eq!((found.verdict, found.condition.as_str()), (Verdict::NotDeterminable, "the controller"));
@@ -508,7 +508,7 @@ mod tests {
         let missing = Claim { missing: "the controller".into(), ..Claim::default() };
         let foreseen = Claim { missing_foreseen: true, ..missing.clone() };
         let changed = Claim { changed: "the device".into(), ..Claim::default() };
-        let third = |at: BandPoint| at.number() % 3 == 0;
+        let third = |at: BandPoint| at.number().is_multiple_of(3);
         let of = |claim: &Claim, holds: fn(BandPoint) -> bool| decided(Class::Shape, claim, holds).post_hoc;
         assert!(of(&missing, third) && !of(&foreseen, third));
         assert!(!of(&missing, |_| true), "its verdict does not use the missing fact");

@@ -65,19 +65,22 @@ fn run_simulation(
     experiment.run_simulation(host.gate()?, model, host.scheduler)
 }
 
-/// Throughput and latency of the four VMs after the start.
-fn got(run: &Simulation) -> ([f64; 4], [f64; 4]) {
+/// Throughput and latency of the four VMs.
+type Got = ([f64; 4], [f64; 4]);
+
+/// What they get after the start.
+fn got(run: &Simulation) -> Got {
     let vms = [0, 1, 2, 3];
     (vms.map(|vm| mean_rate(run, vm, 10, 70)), vms.map(|vm| mean_latency_ms(run, vm, 10, 70)))
 }
 
 /// Rates and latencies with a reservation of 1 IOPS and of 512.
-fn both(host: &Host, array: Option<&DeviceFile>, point: &BandPoint) -> Result<[([f64; 4], [f64; 4]); 2], LabError> {
+fn both(host: &Host, array: Option<&DeviceFile>, point: &BandPoint) -> Result<[Got; 2], LabError> {
     Ok([got(&run_simulation(host, 1, array, point)?), got(&run_simulation(host, 512, array, point)?)])
 }
 
 /// Whether VM1 and VM2 get what the paper prints, and more than before, and the others less.
-fn protects([(before, _), (after, latency)]: &[([f64; 4], [f64; 4]); 2]) -> bool {
+fn protects([(before, _), (after, latency)]: &[Got; 2]) -> bool {
     let near = |vm: usize| within(after[vm], 500.0, 0.1) && within(latency[vm], 65.0, 0.1);
     (0..2).all(|vm| near(vm) && after[vm] > before[vm]) && (2..4).all(|vm| after[vm] < before[vm])
 }
