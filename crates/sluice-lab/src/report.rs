@@ -79,8 +79,8 @@ impl Row {
         match (self.class, self.verdict, self.agreement) {
             (Class::Conformance, Verdict::ClaimHolds, _) => "conformance holds",
             (Class::Conformance, ..) => "conformance fails",
-            (_, Verdict::Shown, Some(Agreement::Near)) => "shown, near",
-            (_, Verdict::Shown, Some(Agreement::Differs)) => "shown, differs",
+            (_, Verdict::Shown, Some(Agreement::Near)) => "shown (near)",
+            (_, Verdict::Shown, Some(Agreement::Differs)) => "shown (differs)",
             (_, verdict, _) => verdict.word(),
         }
     }
@@ -105,8 +105,8 @@ const OUTCOMES: [&str; 11] = [
     "not determinable",
     "refuted",
     "not reproduced",
-    "shown, near",
-    "shown, differs",
+    "shown (near)",
+    "shown (differs)",
     "shown",
     "conformance holds",
     "conformance fails",

@@ -76,8 +76,8 @@ impl Table {
 fn verdict(cell: &str) -> String {
     let class = match cell {
         _ if cell.starts_with("reproduced") || cell.starts_with("claim holds") => "pass",
-        _ if cell.starts_with("not reproduced") => "fail",
-        _ if cell.starts_with("holds if") || cell.starts_with("not determinable") || cell == "shown" => "info",
+        _ if cell.starts_with("not reproduced") || cell.starts_with("shown, differs") => "fail",
+        _ if ["holds if", "not determinable", "shown"].iter().any(|word| cell.starts_with(word)) => "info",
         _ => return String::new(),
     };
     format!(" class=\"{class}\"")
@@ -93,6 +93,8 @@ mod tests {
         table.row(["1 | 2 & 3"]).row(["not reproduced (0 % of the band)"]);
         assert!(table.html().contains("<td class=\"fail\">not reproduced (0 %"), "{}", table.html());
         assert!(table.html().contains("<td>1 | 2 &amp; 3</td>"), "{}", table.html());
+        assert_eq!(verdict("shown, differs: 4.2 for 30.0 (x 0.14)"), " class=\"fail\"");
+        assert_eq!(verdict("shown, near: 294 for 300 (x 0.98)"), " class=\"info\"");
         let linked = table.html_linked(&["one", "two"]);
         assert!(linked.contains("<td><a href=\"#one\">1 | 2 &amp; 3</a></td>"), "{linked}");
         assert!(table.html().contains("<caption>a &lt; b</caption>"), "{}", table.html());
