@@ -3,8 +3,10 @@
 //! A completion does not name its thread: the thread that has waited longest continues. Threads with the same program
 //! are interchangeable, so the requests of all together do not depend on it.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 
 use sluice_sched::Instant;
@@ -27,6 +29,13 @@ pub enum Step {
 pub trait Program {
     /// Adds the next steps of a thread that has done all of its own; none if it has ended.
     fn refill(&mut self, thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>);
+}
+
+/// A program of several workloads: what one of them takes, such as the next block of a file, the others have no more.
+impl<P: Program> Program for Rc<RefCell<P>> {
+    fn refill(&mut self, thread: u32, random: &mut Stream, steps: &mut VecDeque<Step>) {
+        self.borrow_mut().refill(thread, random, steps);
+    }
 }
 
 /// Threads and their program.

@@ -6,7 +6,7 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::proof;
 
-use super::guests::{self, Assumed, Backup, Contender, Outcome, compete};
+use super::guests::{self, Assumed, Backup, Contender, Inside, Outcome, compete};
 use super::schedulers::charts;
 
 /// Response times of the paper in seconds: sequential VM, random VM, backup; in the order of [`contenders`].
@@ -191,6 +191,7 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns: Vec<&str> = std::iter::once("assumed").chain(names).collect();
     let mut table = Table::new("Seq/Rnd/backup response times [s] under other assumptions", &columns);
     let one = Assumed::NOMINAL;
+    let noop = Assumed { inside: Inside::Noop, ..one };
     let runs = [
         ("the copy goes elsewhere", Backup::Elsewhere, one),
         ("page cache answers 20 %", Backup::Same, Assumed { cached: 0.2, ..one }),
@@ -202,6 +203,8 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
         ("4 commands at the drive, sorted", Backup::Same, Assumed { depth: 4, ..one }),
         ("31 commands at the drive, sorted", Backup::Same, Assumed { depth: 31, ..one }),
         ("31 commands and a cache of writes", Backup::Same, Assumed { depth: 31, write_cache: 16 << 20, ..one }),
+        ("noop in the guests", Backup::Same, noop),
+        ("noop, 4 commands at the drive", Backup::Same, Assumed { depth: 4, ..noop }),
     ];
     for (name, target, assumed) in runs {
         let outcomes = run_all(target, &assumed, point)?;

@@ -8,7 +8,7 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::real::{self, Device, Load, Parameters, Quantity, Trial, TrialVm};
 use crate::setup::within;
 
-use super::guests::{self, Assumed, Contender, Outcome, compete};
+use super::guests::{self, Assumed, Contender, Inside, Outcome, compete};
 
 /// Interval factors of the table.
 const BETAS: [i64; 5] = [1, 2, 8, 32, 128];
@@ -183,8 +183,9 @@ fn readings(point: &BandPoint) -> Result<Table, LabError> {
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut table = Table::new("Seq/Rnd IOPS: baselines, other readings and assumptions", &columns);
     let one = Assumed::NOMINAL;
+    let noop = Assumed { inside: Inside::Noop, ..one };
     let depth = |depth| Assumed { depth, ..one };
-    let runs: [(&str, Make, Assumed); 16] = [
+    let runs: [(&str, Make, Assumed); 20] = [
         ("EDF with credits", guests::edf, one),
         ("CFQ, which has no credits", |_| guests::cfq(false), one),
         ("product, max_wait 0", without_waiting, one),
@@ -201,6 +202,10 @@ fn readings(point: &BandPoint) -> Result<Table, LabError> {
         ("product, images 3 GB apart", guests::flubber_product, Assumed { apart: 3_000_000_000, ..one }),
         ("product, block requests of 44 KiB", guests::flubber_product, Assumed { block: 44 << 10, ..one }),
         ("product, the host merges", guests::flubber_product, Assumed { merging: true, ..one }),
+        ("paper, noop in the guests", guests::flubber_paper, noop),
+        ("product, noop in the guests", guests::flubber_product, noop),
+        ("paper, noop, 4 commands at the drive", guests::flubber_paper, Assumed { depth: 4, ..noop }),
+        ("product, noop, 4 commands at the drive", guests::flubber_product, Assumed { depth: 4, ..noop }),
     ];
     for (name, make, assumed) in runs {
         let outcomes = at_all(make, &assumed, point)?;

@@ -27,10 +27,32 @@ const TRANSFER_MAX: Bytes = Bytes::kib(512);
 pub(super) const VMS: [&str; 2] = ["Seq VM", "Rnd VM"];
 /// Common set-up of all figures.
 pub(super) const GUESTS: &str = "Two VMs on a SATA disk of 1 TB, one request at a time: 16 threads read 2 GiB of 128 files in order, 8 threads read \
-     10,000 blocks of 16 KiB anywhere in 128 files of 1 GiB. Noop in the guests, a ring of 32 requests of at most 44 KiB. \
-     Assumed: the sequential VM's read-ahead makes block requests of 38 KiB, one for each thread (both follow from the \
+     10,000 blocks of 16 KiB anywhere in 128 files of 1 GiB. In the guests CFQ of 2.6.18, the default of the RHEL 5 that the paper names: each random \
+     reader is a process to it, the readers of the common position are one. A ring of 32 requests of at most 44 KiB. Assumed: the sequential VM's read-ahead makes block requests of 38 KiB, one for each thread (both follow from the \
      paper's own numbers: 2 GiB in 54.16 s at 1015 requests per second, and throughput times delay is 16); the page cache \
      answers 36 % of the random reads; no time to think; images of 12 GB lie side by side; the host merges nothing.";
+
+/// A scheduler in the guests. Each merges adjacent requests that wait for the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inside {
+    Noop,
+    /// CFQ of Linux 2.6.18, to which a thread that reads anywhere is a process, and the threads with a common position are one.
+    CfqOfStreams,
+    /// The same, to which each thread is a process.
+    CfqOfThreads,
+}
+
+impl Inside {
+    fn guest(self, ring: Ring) -> Result<Guest, LabError> {
+        let host = match self {
+            Inside::Noop => Host::new("noop", ring.slots),
+            Inside::CfqOfStreams | Inside::CfqOfThreads => {
+                Host::new("cfq", ring.slots).rotational().text("mode", "2.6.18")
+            }
+        };
+        host.merging(ring.transfer_max).guest(ring)
+    }
+}
 
 /// Assumptions about the guests.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +71,8 @@ pub(super) struct Assumed {
     pub(super) merging: bool,
     /// Requests in the drive's queue, which it sorts.
     pub(super) depth: u32,
+    /// Scheduler in the guests.
+    pub(super) inside: Inside,
     /// Size of the drive's write cache in bytes.
     pub(super) write_cache: u64,
 }
@@ -63,11 +87,18 @@ impl Assumed {
         think: 0,
         merging: false,
         depth: 1,
+        inside: Inside::CfqOfStreams,
         write_cache: 0,
     };
-    /// These, with the drive's queue of a point.
+
+    /// These, with the drive's queue and the guests' scheduler of a point.
     pub(super) fn at(point: &BandPoint) -> Assumed {
-        Assumed { depth: point.setting("drive-queue") as u32, ..Assumed::NOMINAL }
+        let inside = match point.setting("guest-scheduler") {
+            0.0 => Inside::Noop,
+            1.0 => Inside::CfqOfStreams,
+            _ => Inside::CfqOfThreads,
+        };
+        Assumed { depth: point.setting("drive-queue") as u32, inside, ..Assumed::NOMINAL }
     }
 
     /// Distance of files if 128 of them are spread over an image.
@@ -169,7 +200,8 @@ fn policy(vm: usize, real_time: bool) -> Policy {
     Policy { latency: Some(target), priority_class, ..Policy::default() }.reserving(iops)
 }
 
-fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn Workload>, LabError> {
+/// The threads of a VM.
+fn workloads(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
     let start = Instant::ZERO;
     let context = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };
     let mut table = ParamTable::new();
@@ -182,7 +214,10 @@ fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn W
     } else {
         table.insert("cached".into(), Value::Float(assumed.cached));
     }
-    profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], context, &table).map_err(refused)
+    match (vm, assumed.inside) {
+        (0, Inside::CfqOfStreams) => Ok(vec![profiles::build("sysbench-seqrd", context, &table).map_err(refused)?]),
+        _ => profiles::sysbench_processes(vm == 1, &context, &table).map_err(refused),
+    }
 }
 
 /// Runs both VMs, and optionally a backup, to completion.
@@ -202,9 +237,11 @@ pub(super) fn compete(
     let mut simulation = Simulation::new(Stack::new(host.gate()?), model, Duration::ZERO, Duration::from_secs(1));
     for vm in 0..2 {
         let policy = policy(vm, vm == 1 && contender.real_time);
-        let vm = simulation.add_guest(0, policy, guest(Ring::XEN)?).map_err(refused)?;
-        let thread = Thread::new(workload(vm, assumed, point)?).at(vm as u64 * assumed.apart);
-        simulation.add_thread(vm, thread).map_err(refused)?;
+        let vm = simulation.add_guest(0, policy, assumed.inside.guest(Ring::XEN)?).map_err(refused)?;
+        for workload in workloads(vm, assumed, point)? {
+            let thread = Thread::new(workload).at(vm as u64 * assumed.apart);
+            simulation.add_thread(vm, thread).map_err(refused)?;
+        }
     }
     if let Some(target) = backup {
         add_backup(&mut simulation, contender, target, assumed, point)?;
@@ -231,11 +268,6 @@ fn run(simulation: &mut Simulation) -> f64 {
     let over = [0, 1].map(|vm| simulation.ended(vm).map_or(3600.0, |at| at.as_nanos() as f64 * 1e-9));
     simulation.run_until(at(3600));
     1.0 - (worked / over[0].max(over[1])).min(1.0)
-}
-
-/// Noop, which merges adjacent requests that wait for the ring.
-fn guest(ring: Ring) -> Result<Guest, LabError> {
-    Host::new("noop", ring.slots).merging(ring.transfer_max).guest(ring)
 }
 
 fn got(simulation: &Simulation, vm: usize, both: usize, seconds: f64) -> Got {
@@ -320,7 +352,7 @@ fn add_backup(
     }
     // The host's page cache and block layer instead of a ring.
     let ring = Ring { slots: 128, transfer_max: TRANSFER_MAX };
-    let vm = simulation.add_guest(0, policy, guest(ring)?).map_err(refused)?;
+    let vm = simulation.add_guest(0, policy, Inside::Noop.guest(ring)?).map_err(refused)?;
     let target = (target == Backup::Same).then_some(assumed.apart);
     let program = Copy { left: Copy::IMAGE, cursor: 0, target };
     let threads = Threads::new(1, program, Instant::ZERO, point.stream("backup"));

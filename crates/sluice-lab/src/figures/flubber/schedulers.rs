@@ -6,7 +6,7 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::proof;
 
-use super::guests::{self, Assumed, Outcome, compete, contenders};
+use super::guests::{self, Assumed, Inside, Outcome, compete, contenders};
 
 /// Response times of the paper in seconds, in the order of [`contenders`].
 const PAPER: [[f64; 2]; 5] = [[64.42, 62.11], [58.43, 36.59], [71.28, 53.45], [54.16, 46.34], [54.16, 46.34]];
@@ -151,6 +151,7 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns: Vec<&str> = std::iter::once("assumed").chain(names).collect();
     let mut table = Table::new("Seq/Rnd response times [s] under other assumptions", &columns);
     let one = Assumed::NOMINAL;
+    let [noop, threads] = [Inside::Noop, Inside::CfqOfThreads].map(|inside| Assumed { inside, ..one });
     let runs = [
         ("page cache answers 20 %", Assumed { cached: 0.2, ..one }),
         ("page cache answers 30 %", Assumed { cached: 0.3, ..one }),
@@ -168,6 +169,11 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
         ("2 commands at the drive, sorted", Assumed { depth: 2, ..one }),
         ("4 commands at the drive, sorted", Assumed { depth: 4, ..one }),
         ("31 commands at the drive, sorted", Assumed { depth: 31, ..one }),
+        ("noop in the guests", noop),
+        ("noop, 4 commands at the drive", Assumed { depth: 4, ..noop }),
+        ("noop, 31 commands at the drive", Assumed { depth: 31, ..noop }),
+        ("each sequential reader a process", threads),
+        ("each a process, 4 commands at the drive", Assumed { depth: 4, ..threads }),
     ];
     for (name, assumed) in runs {
         let outcomes = run_all(&assumed, point)?;

@@ -27,6 +27,8 @@ mod network;
 mod plain;
 mod sysbench;
 
+pub use sysbench::sysbench_processes;
+
 /// All profiles, by file.
 pub const PROFILES: &[&[WorkloadProfile]] = &[
     plain::PROFILES,

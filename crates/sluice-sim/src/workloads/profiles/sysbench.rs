@@ -9,7 +9,9 @@
 //! \[flubber\] are unexplained. Left out: writeback (writes go to the disk immediately) and metadata. The split at 44
 //! KiB by a Xen ring is part of the ring.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -17,8 +19,9 @@ use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::{Bytes, Kind};
 
 use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, ranged, request};
-use crate::random::Stream;
-use crate::workloads::{Program, Step, Threads};
+use crate::named::{check, with_defaults};
+use crate::random::{Stream, stream};
+use crate::workloads::{Program, Step, Threads, Workload};
 
 const SOURCE: &str = "sysbench 0.4 fileio; [flubber] IV, Table I";
 
@@ -124,6 +127,36 @@ struct Params {
 }
 
 fn build(mode: Mode, context: BuildContext, table: &ParamTable) -> Built {
+    let (threads, program) = program(mode, &context, table)?;
+    Ok(Box::new(Threads::new(threads, program, context.start, context.random)))
+}
+
+/// The threads of `sysbench-rndrd`, or else of `sysbench-seqrd`, as a workload each, so that a guest's scheduler tells them apart. They share
+/// the position, and the number of requests that are left.
+///
+/// # Errors
+/// An unknown parameter, an invalid value, or a volume that is too small.
+pub fn sysbench_processes(
+    is_random: bool,
+    context: &BuildContext,
+    overrides: &ParamTable,
+) -> Result<Vec<Box<dyn Workload>>, ParamError> {
+    let (profile, mode) = match is_random {
+        true => (&PROFILES[1], Mode::RandomRead),
+        false => (&PROFILES[0], Mode::SequentialRead),
+    };
+    check(profile.parameters, overrides)?;
+    let (threads, program) = program(mode, context, &with_defaults(profile.parameters, overrides))?;
+    let program = Rc::new(RefCell::new(program));
+    let mut seeds = context.random.clone();
+    let one = |_| {
+        let random = stream(seeds.below(u64::MAX), "thread");
+        Box::new(Threads::new(1, Rc::clone(&program), context.start, random)) as Box<dyn Workload>
+    };
+    Ok((0..threads).map(one).collect())
+}
+
+fn program(mode: Mode, context: &BuildContext, table: &ParamTable) -> Result<(u32, Sysbench), ParamError> {
     let params: Params = parse(table)?;
     let block = request("block", params.block.0)?;
     let file = params.total.0 / u64::from(params.files);
@@ -154,7 +187,7 @@ fn build(mode: Mode, context: BuildContext, table: &ParamTable) -> Built {
         written: vec![false; params.files as usize],
         flushes: 0,
     };
-    Ok(Box::new(Threads::new(params.threads, program, context.start, context.random)))
+    Ok((params.threads, program))
 }
 
 struct Sysbench {
