@@ -26,6 +26,8 @@ use crate::figure::{Figure, LabError};
 use crate::figures::{flubber, mclock};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, refused};
 
+pub mod nics;
+
 /// How many times faster than the paper's both runs are on a device of constant rate.
 pub const SPEEDUP: u32 = 6;
 /// The same of storage nodes, of which there are several on this machine.

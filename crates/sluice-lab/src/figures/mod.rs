@@ -6,7 +6,7 @@ mod ablations;
 pub(crate) mod flubber;
 mod mcfq;
 pub(crate) mod mclock;
-mod netback;
+pub(crate) mod netback;
 mod two_tier;
 
 /// Every table and figure, in the order of the papers.

@@ -15,7 +15,7 @@ const RANGE_SECONDS: usize = 25;
 /// Factor above which a ratio counts as larger.
 const MORE: f64 = 1.05;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-activity",
     paper: Paper::Netback,
     label: "Fig. 7",

@@ -13,7 +13,7 @@ const SECONDS: usize = 10;
 /// The first VM's minimum, in Mb/s of frames.
 const MINIMUM: u64 = 60;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-minimum",
     paper: Paper::Netback,
     label: "Section VII",

@@ -19,13 +19,14 @@ use crate::device::{DeviceFile, LinkFile};
 use crate::figure::LabError;
 use crate::setup::{self, Host, at, closed, random_reads, refused};
 
-pub(super) mod activity;
+pub(crate) mod activity;
 pub(super) mod disk;
-pub(super) mod minimum;
-pub(super) mod priorities;
-pub(super) mod rates;
-pub(super) mod two_rates;
-pub(super) mod unlimited;
+pub(crate) mod minimum;
+pub(crate) mod priorities;
+pub(crate) mod rates;
+pub(crate) mod real;
+pub(crate) mod two_rates;
+pub(crate) mod unlimited;
 
 /// Device of all figures.
 const DEVICE: &str = "netback-link";
@@ -127,9 +128,20 @@ impl Bench {
         policies: &[Policy],
         point: &BandPoint,
     ) -> Result<Self, LabError> {
+        Self::scheduled(&backend.host(&link), backend, link, guests, policies, point)
+    }
+
+    /// The same with a scheduler that has other parameters than the back end's.
+    fn scheduled(
+        host: &Host,
+        backend: Backend,
+        link: LinkFile,
+        guests: Guests,
+        policies: &[Policy],
+        point: &BandPoint,
+    ) -> Result<Self, LabError> {
         let model = Box::new(Link::new(backend.params(&link)));
-        let mut simulation =
-            Simulation::new(backend.host(&link).gate()?, model, Duration::ZERO, Duration::from_secs(1));
+        let mut simulation = Simulation::new(host.gate()?, model, Duration::ZERO, Duration::from_secs(1));
         let cpu = |guest: u32| if guests == Guests::Apart { 1 + guest % 3 } else { 1 };
         let cpus: Vec<_> = (0..policies.len() as u32).map(cpu).collect();
         let (mut host, driver, vcpus) = processors(&cpus);

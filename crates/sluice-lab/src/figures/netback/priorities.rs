@@ -14,7 +14,7 @@ const MOST: u32 = 30;
 /// Tolerance of a VM's throughput, as a part of the expected one.
 const TOLERANCE: f64 = 0.02;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-priorities",
     paper: Paper::Netback,
     label: "Fig. 9",
@@ -45,7 +45,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 };
 
 /// The weights, second by second.
-fn steps() -> Vec<[u32; 2]> {
+pub(super) fn steps() -> Vec<[u32; 2]> {
     (1..=MOST).rev().map(|weight| [weight, 1]).chain((2..=MOST).map(|weight| [1, weight])).collect()
 }
 

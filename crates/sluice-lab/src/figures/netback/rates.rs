@@ -25,7 +25,7 @@ const VISIBLE: f64 = 0.1;
 /// Repetitions per rate, as in the paper.
 const REPETITIONS: usize = 10;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-rates",
     paper: Paper::Netback,
     label: "Fig. 4",

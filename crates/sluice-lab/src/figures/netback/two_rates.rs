@@ -11,7 +11,7 @@ use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 const RATES: [u64; 2] = [30, 40];
 const REPETITIONS: usize = 10;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-two-rates",
     paper: Paper::Netback,
     label: "Fig. 5",

@@ -20,7 +20,7 @@ const ABSOLUTE: f64 = 1.0;
 /// Fraction of both rates that counts as domination.
 const DOMINATES: f64 = 0.75;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "netback-unlimited",
     paper: Paper::Netback,
     label: "Fig. 6",

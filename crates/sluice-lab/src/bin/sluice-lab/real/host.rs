@@ -14,6 +14,7 @@ use sluice_sched::gate::Slot;
 use sluice_sched::{Instant, Request};
 use sluice_sim::devices::{Job, Model};
 
+use super::results::Column;
 use sluice_testbed::folder::{Folder, quoted};
 use sluice_testbed::load::{LoadVm, Pattern};
 
@@ -51,12 +52,12 @@ impl Protocol {
     /// Those of clients in this process.
     pub(super) const CLIENTS: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
 
-    /// Name in results.
-    pub(super) fn name(self) -> &'static str {
+    /// Its column in results.
+    pub(super) fn column(self) -> Column {
         match self {
-            Protocol::Nbd => "nbd",
-            Protocol::Vhost => "vhost-user-blk",
-            Protocol::Guest => "guest",
+            Protocol::Nbd => Column { name: "nbd", title: "NBD" },
+            Protocol::Vhost => Column { name: "vhost-user-blk", title: "VHOST-USER" },
+            Protocol::Guest => Column { name: "guest", title: "IN THE GUEST" },
         }
     }
 

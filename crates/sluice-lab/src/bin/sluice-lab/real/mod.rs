@@ -8,13 +8,17 @@
 //! With `--guests` the VMs are Linux guests under QEMU that measure their requests themselves, on one real file that the server serves over
 //! vhost-user-blk, and the kernel's own schedulers run on that file as well.
 //!
+//! The figures of netback run with NICs of the same server, in network namespaces.
+//!
 //! | part | where |
 //! |---|---|
 //! | set-ups, and the simulated run | `sluice_lab::real` |
 //! | disks, server, clients | `sluice_testbed` |
 //! | host file | `host` |
 //! | guests, and the kernel's schedulers | `guests` |
+//! | NICs, whose figures are those of another paper | `nics` |
 //! | which windows count | `run` |
+//! | results, of disks and NICs alike | `results` |
 //! | output | `report`, `page` |
 
 use std::sync::Arc;
@@ -22,20 +26,25 @@ use std::time::{Duration, Instant};
 
 use sluice_config::Host;
 use sluice_lab::LabError;
-use sluice_lab::real::{self, Device, Quantity, RealFigure, Seen, Trial, Value};
+use sluice_lab::figure::Figure;
+use sluice_lab::real::nics::NicFigure;
+use sluice_lab::real::{self, Device, Quantity, RealFigure, Seen, Trial, TrialVm, Value};
 
 use sluice_daemon::failure::Failure;
 use sluice_testbed::{Testbed, folder, load};
 
 mod guests;
 mod host;
+mod nics;
 mod page;
 mod report;
+mod results;
 mod run;
 
 pub(crate) use guests::image;
 use host::{Fixture, Protocol};
 pub(crate) use report::Report;
+use results::{Compared, Drawn, Measured, Outcome, Real, ShownVm};
 use run::{Run, Sample, Window};
 
 /// Shorter pauses of the machine between two looks do no harm: the requests at the device bridge them.
@@ -44,54 +53,39 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const QUICK: usize = 5;
 const QUICK_IN_GUESTS: usize = 10;
 
-/// A value in all runs, in the paper's units.
-#[derive(Clone)]
-struct Compared {
-    value: Value,
-    /// `None`: the scheduler is the kernel's.
-    simulated: Option<f64>,
-    real: Vec<Real>,
+/// A figure that was chosen, by what it runs on.
+#[derive(Clone, Copy)]
+pub(crate) enum Chosen {
+    Disks(&'static RealFigure),
+    Nics(&'static NicFigure),
 }
 
-/// A value over one protocol.
-#[derive(Clone)]
-struct Real {
-    protocol: Protocol,
-    value: f64,
-    /// Whether it is near the simulated one, if there is one.
-    is_near: bool,
-    /// Percent of its windows in which the machine paused.
-    paused_percent: f64,
-}
+impl Chosen {
+    fn figure(self) -> &'static Figure {
+        match self {
+            Chosen::Disks(real) => real.figure,
+            Chosen::Nics(real) => real.figure,
+        }
+    }
 
-/// A trial with its results.
-struct Measured {
-    trial: Trial,
-    values: Vec<Compared>,
-    /// Rate of each VM in each window of the last run.
-    series: Vec<Vec<f64>>,
-    /// Windows of all runs, those left out because the machine paused, and repeated runs.
-    windows: usize,
-    left_out: usize,
-    repeats: usize,
-}
-
-/// A figure with its results.
-struct Outcome {
-    figure: &'static RealFigure,
-    trials: Vec<Measured>,
-    took: Duration,
-    /// Load average of the machine over the last minute, at the end.
-    load: f64,
+    /// All figures, in guests or not.
+    fn all(in_guests: bool) -> Vec<Chosen> {
+        let disks = if in_guests { real::IN_GUESTS } else { real::ALL };
+        let nics = if in_guests { &[] } else { real::nics::ALL };
+        disks.iter().map(Chosen::Disks).chain(nics.iter().map(Chosen::Nics)).collect()
+    }
 }
 
 /// What runs.
 pub(crate) struct Plan {
-    pub(crate) figures: Vec<&'static RealFigure>,
+    pub(crate) figures: Vec<Chosen>,
     pub(crate) quick: bool,
     /// Kernel and first file system of guests, if the VMs are guests.
     pub(crate) guests: Option<image::Image>,
 }
+
+/// Prints progress.
+type Note<'a> = &'a dyn Fn(String);
 
 /// Runs the figures. Prints progress on standard error unless `quiet`.
 pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
@@ -101,36 +95,53 @@ pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
         }
     };
     let (in_guests, quick) = (plan.guests.is_some(), plan.quick);
-    let mut report = Report { outcomes: Vec::new(), in_guests, quick, no_kernel: None };
+    let mut report = Report { outcomes: Vec::new(), in_guests, quick, no_kernel: None, no_nics: None };
     if report.in_guests {
         report.no_kernel = guests::kernel::missing();
         if let Some(reason) = &report.no_kernel {
             note(format!("The kernel's schedulers do not run: {reason}"));
         }
     }
-    for figure in &plan.figures {
-        let began = Instant::now();
-        let with_kernel = report.in_guests && report.no_kernel.is_none();
-        let trials = trials(figure, plan.quick, with_kernel);
-        let of_trial = |trial: &Trial| protocols(trial).len() * trial.seconds() / trial.speedup() as usize;
-        let seconds: usize = trials.iter().map(of_trial).sum();
-        note(format!("{} ({}): {} trials, about {seconds} s", figure.figure.id, figure.figure.label, trials.len()));
-        let mut measured = Vec::new();
-        for trial in trials {
-            let result = match &plan.guests {
-                Some(image) => guests::measure(trial, image).await?,
-                None => measure(trial).await?,
-            };
-            note(format!("  {}: {}", result.trial.name, report::outline(&result)));
-            measured.push(result);
+    if plan.figures.iter().any(|chosen| matches!(chosen, Chosen::Nics(_))) {
+        report.no_nics = nics::missing();
+        if let Some(reason) = &report.no_nics {
+            note(format!("Figures of NICs do not run: {reason}"));
         }
-        // In the results those of the paper come first.
-        measured.sort_by_key(|result| result.trial.kernel.is_some());
-        let (took, trials) = (began.elapsed(), measured);
-        note(format!("{}: {:.0} s", figure.figure.id, took.as_secs_f64()));
-        report.outcomes.push(Outcome { figure, trials, took, load: load_average() });
+    }
+    for chosen in &plan.figures {
+        let (figure, began) = (chosen.figure(), Instant::now());
+        let (notes, trials) = match chosen {
+            Chosen::Disks(real) => (Vec::new(), run_disks(real, &plan, report.no_kernel.is_none(), &note).await?),
+            Chosen::Nics(_) if report.no_nics.is_some() => continue,
+            Chosen::Nics(real) => (nics::notes(figure), nics::run(real, quick, &note).await?),
+        };
+        let took = began.elapsed();
+        note(format!("{}: {:.0} s", figure.id, took.as_secs_f64()));
+        report.outcomes.push(Outcome { figure, notes, trials, took, load: load_average() });
     }
     Ok(report)
+}
+
+/// Runs the trials of a figure of disks.
+async fn run_disks(real: &RealFigure, plan: &Plan, has_kernel: bool, note: Note<'_>) -> Result<Vec<Measured>, Failure> {
+    let figure = real.figure;
+    let trials = trials(real, plan.quick, plan.guests.is_some() && has_kernel);
+    let of_trial = |trial: &Trial| protocols(trial).len() * trial.seconds() / trial.speedup() as usize;
+    let seconds: usize = trials.iter().map(of_trial).sum();
+    note(format!("{} ({}): {} trials, about {seconds} s", figure.id, figure.label, trials.len()));
+    let mut measured = Vec::new();
+    for trial in trials {
+        let is_kernels = trial.kernel.is_some();
+        let result = match &plan.guests {
+            Some(image) => guests::measure(trial, image).await?,
+            None => measure(trial).await?,
+        };
+        note(format!("  {}: {}", result.name, report::outline(&result)));
+        measured.push((is_kernels, result));
+    }
+    // In the results those of the paper come first.
+    measured.sort_by_key(|(is_kernels, _)| *is_kernels);
+    Ok(measured.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Returns the load average over the last minute; 0 if it is not known.
@@ -176,26 +187,57 @@ async fn measure(trial: Trial) -> Result<Measured, Failure> {
 }
 
 /// Compares the runs of a trial with the simulated one. The kernel's schedulers are not simulated.
-fn compared(trial: Trial, mut runs: Vec<(Protocol, Run)>) -> Result<Measured, LabError> {
+fn compared(trial: Trial, mut runs: Vec<(Protocol, Run<Seen>)>) -> Result<Measured, LabError> {
     let simulated = if trial.kernel.is_some() { None } else { Some(trial.simulate()?) };
     let compared = |value: &Value| {
         let simulated = simulated.as_ref().map(|seen: &Vec<Vec<Seen>>| value.of(seen));
-        let real = |(protocol, run): &(Protocol, Run)| {
+        let real = |(protocol, run): &(Protocol, Run<Seen>)| {
             let real = value.of(&run.seen);
             let is_near = simulated.is_none_or(|simulated| trial.is_near(value.quantity, real, simulated));
-            Real { protocol: *protocol, value: real, is_near, paused_percent: run.paused_percent[value.part] }
+            Real { column: protocol.column(), value: real, is_near, paused_percent: run.paused_percent[value.part] }
         };
-        Compared { value: *value, simulated, real: runs.iter().map(real).collect() }
+        Compared {
+            seconds: trial.parts[value.part],
+            vm: value.vm,
+            unit: unit(value.quantity),
+            paper: value.paper,
+            simulated,
+            real: runs.iter().map(real).collect(),
+        }
     };
     let values = trial.values.iter().map(compared).collect();
-    let sum = |of: fn(&Run) -> usize| runs.iter().map(|(_, run)| of(run)).sum();
+    let sum = |of: fn(&Run<Seen>) -> usize| runs.iter().map(|(_, run)| of(run)).sum();
     let (windows, left_out, repeats) = (sum(|run| run.windows), sum(|run| run.left_out), sum(|run| run.repeats));
-    let series = runs.pop().map(|(_, run)| run.series).unwrap_or_default();
-    Ok(Measured { trial, values, series, windows, left_out, repeats })
+    let starts_later = trial.vms.iter().any(|vm| vm.start > 0);
+    Ok(Measured {
+        scheduler: trial.kernel.map_or(trial.scheduler, |kernel| kernel.name()),
+        vms: trial.vms.iter().map(|vm| shown(&trial, vm)).collect(),
+        tolerance: trial.tolerance(),
+        facts: [("device_iops", trial.iops().into()), ("speedup", trial.speedup().into())]
+            .map(|(name, fact): (&str, serde_json::Value)| (name.to_owned(), fact))
+            .into_iter()
+            .collect(),
+        values,
+        drawn: if starts_later { Drawn::OverTime } else { Drawn::Bars },
+        rate_unit: unit(Quantity::Iops),
+        series: runs.pop().map(|(_, run)| run.series).unwrap_or_default(),
+        windows,
+        left_out,
+        repeats,
+        name: trial.name,
+    })
+}
+
+/// Returns a VM with what is drawn of it. The kernel's schedulers have no reservations.
+fn shown(trial: &Trial, vm: &TrialVm) -> ShownVm {
+    let reservation = if trial.kernel.is_none() { vm.reservation } else { 0 };
+    let levels = [("reservation", reservation), ("limit", vm.limit)].into_iter().filter(|(_, rate)| *rate > 0);
+    let level = |(what, rate): (&str, u64)| (format!("{what} of {}", vm.name), rate as f64);
+    ShownVm { name: vm.name, levels: levels.map(level).collect() }
 }
 
 /// Runs a trial over one protocol.
-async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run, Failure> {
+async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run<Seen>, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
     let parse = |buffered| fixture.host_files(trial, protocol, buffered).iter().map(|text| parsed(text)).collect();
     let models = host::model(trial)?;
@@ -231,14 +273,14 @@ fn sample(window: &load::Window) -> Sample {
 }
 
 /// Returns the figures that the words name, or all; in guests or not.
-pub(crate) fn chosen(words: &[String], in_guests: bool) -> Result<Vec<&'static RealFigure>, Failure> {
-    let named = |figure: &RealFigure, word: &String| {
-        sluice_lab::figures::find(word).iter().any(|found| found.id == figure.figure.id)
+pub(crate) fn chosen(words: &[String], in_guests: bool) -> Result<Vec<Chosen>, Failure> {
+    let named = |chosen: &Chosen, word: &String| {
+        sluice_lab::figures::find(word).iter().any(|found| found.id == chosen.figure().id)
     };
-    let (all, option) = if in_guests { (real::IN_GUESTS, "--guests") } else { (real::ALL, "--real") };
+    let (all, option) = (Chosen::all(in_guests), if in_guests { "--guests" } else { "--real" });
     for word in words {
-        if !all.iter().any(|figure| named(figure, word)) {
-            let ids: Vec<&str> = all.iter().map(|figure| figure.figure.id).collect();
+        if !all.iter().any(|chosen| named(chosen, word)) {
+            let ids: Vec<&str> = all.iter().map(|chosen| chosen.figure().id).collect();
             let known = !sluice_lab::figures::find(word).is_empty();
             let why = match (known, in_guests) {
                 (true, true) => "does not run in guests",
@@ -248,8 +290,7 @@ pub(crate) fn chosen(words: &[String], in_guests: bool) -> Result<Vec<&'static R
             return Err(Failure::NotFound(format!("'{word}' {why}; with {option} there are: all, {}", ids.join(", "))));
         }
     }
-    let is_chosen = |figure: &&RealFigure| words.iter().any(|word| named(figure, word));
-    Ok(all.iter().filter(is_chosen).collect())
+    Ok(all.into_iter().filter(|chosen| words.iter().any(|word| named(chosen, word))).collect())
 }
 
 /// Unit of a quantity.

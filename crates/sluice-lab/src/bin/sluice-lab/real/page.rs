@@ -7,8 +7,9 @@ use sluice_lab::real::Quantity;
 use sluice_lab::report::write;
 use sluice_report::{Chart, Line, Page, Table};
 
-use super::report::{deviation_percent, pauses, vm_name};
-use super::{Compared, Measured, Outcome, Report, unit};
+use super::Report;
+use super::report::{cells, deviation_percent, pauses};
+use super::results::{Compared, Drawn, Measured, Outcome, ShownVm, columns};
 
 /// A part of the page.
 enum Block {
@@ -83,12 +84,18 @@ impl Report {
                 Block::Paragraph(format!("The kernel's schedulers did not run on this machine: {reason}."))
             }),
         );
+        blocks.extend(
+            self.no_nics
+                .iter()
+                .map(|reason| Block::Paragraph(format!("Figures of NICs did not run on this machine: {reason}."))),
+        );
         for outcome in &self.outcomes {
-            let figure = outcome.figure.figure;
+            let figure = outcome.figure;
             let title = format!("{} {}: {}", figure.paper.name(), figure.label, figure.title);
             blocks.push(Block::Heading(title, figure.id));
             blocks.push(Block::Paragraph(figure.setup.to_owned()));
-            blocks.push(Block::Table(self.values(outcome)));
+            blocks.extend(outcome.notes.iter().cloned().map(Block::Paragraph));
+            blocks.push(Block::Table(values(outcome)));
             blocks.extend(charts(outcome).into_iter().map(|chart| Block::Chart(Box::new(chart), figure.id)));
         }
         blocks
@@ -132,14 +139,14 @@ impl Report {
             "load",
         ];
         let mut table = Table::new("All figures", &columns);
-        for Outcome { figure, trials, took, load } in &self.outcomes {
+        for Outcome { figure, trials, took, load, .. } in &self.outcomes {
             let compared = || trials.iter().flat_map(|trial| &trial.values).filter(|value| value.simulated.is_some());
             let real = || compared().flat_map(|value| value.real.iter().map(move |real| (real, value.simulated)));
             let off = real().filter_map(|(real, simulated)| deviation_percent(real, simulated));
             let largest = off.max_by(|a, b| a.abs().total_cmp(&b.abs()));
             let (windows, left_out, repeats) = pauses(trials);
             table.row([
-                format!("{} {}", figure.figure.paper.name(), figure.figure.label),
+                format!("{} {}", figure.paper.name(), figure.label),
                 real().count().to_string(),
                 real().filter(|(real, _)| real.is_near).count().to_string(),
                 largest.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %")),
@@ -151,100 +158,88 @@ impl Report {
         }
         table
     }
+}
 
-    fn values(&self, outcome: &Outcome) -> Table {
-        let mut columns = vec!["trial", "seconds", "VM", "unit", "paper", "simulated"];
-        columns.extend(self.protocols().iter().map(|protocol| protocol.name()));
-        columns.push("paused");
-        let mut table = Table::new("Values, in the paper's units", &columns);
-        for Measured { trial, values, .. } in &outcome.trials {
-            for compared in values {
-                let paused: Vec<String> = compared.real.iter().map(|real| percent(real.paused_percent)).collect();
-                let cells = self.cells(trial, compared).into_iter();
-                table.row(cells.chain([paused.join(", ")]).collect::<Vec<_>>());
-            }
+fn values(outcome: &Outcome) -> Table {
+    let of_figure = outcome.columns();
+    let mut columns = vec!["trial", "seconds", "VM", "unit", "paper", "simulated"];
+    columns.extend(of_figure.iter().map(|column| column.name));
+    columns.push("paused");
+    let mut table = Table::new("Values, in the paper's units", &columns);
+    for measured in &outcome.trials {
+        for compared in &measured.values {
+            let paused: Vec<String> = compared.real.iter().map(|real| percent(real.paused_percent)).collect();
+            let cells = cells(measured, compared, &of_figure).into_iter();
+            table.row(cells.chain([paused.join(", ")]).collect::<Vec<_>>());
         }
-        table
     }
+    table
 }
 
 fn percent(value: f64) -> String {
     format!("{value:.0} %")
 }
 
-/// Returns the charts of a figure: rates over time if VMs start later, otherwise bars.
+/// Returns the charts of a figure.
 fn charts(outcome: &Outcome) -> Vec<Chart> {
-    let trials = &outcome.trials;
-    let starts_later = |measured: &Measured| measured.trial.vms.iter().any(|vm| vm.start > 0);
-    let over_time = trials.iter().filter(|measured| starts_later(measured)).map(rates);
-    let bars: Vec<&Measured> = trials.iter().filter(|measured| !starts_later(measured)).collect();
-    over_time
-        .chain([Quantity::Iops, Quantity::Latency].into_iter().flat_map(|quantity| by_vm(&bars, quantity)))
-        .collect()
+    let drawn = |as_what: Drawn| outcome.trials.iter().filter(move |measured| measured.drawn == as_what);
+    let bars: Vec<&Measured> = drawn(Drawn::Bars).collect();
+    let mut units: Vec<&str> = Vec::new();
+    for unit in bars.iter().flat_map(|measured| &measured.values).map(|compared| compared.unit) {
+        if !units.contains(&unit) {
+            units.push(unit);
+        }
+    }
+    drawn(Drawn::OverTime).map(rates).chain(units.into_iter().flat_map(|unit| by_vm(&bars, unit))).collect()
 }
 
 /// The rate of each VM over time, with what was reserved, the limits, and the paper's values.
 fn rates(measured: &Measured) -> Chart {
-    let Measured { trial, series, .. } = measured;
-    let line = |(number, vm): (usize, &sluice_lab::real::TrialVm)| {
-        let points = series.iter().enumerate().map(|(second, rates)| (second as f64 + 0.5, rates[number]));
-        let of_vm = measured.values.iter().map(|compared| compared.value);
-        let of_vm = of_vm.filter(|value| value.vm == Some(number) && value.quantity == Quantity::Iops);
-        let middle = |part: usize| (trial.parts[part].0 + trial.parts[part].1) as f64 / 2.0;
-        let published = of_vm.filter_map(|value| Some((middle(value.part), value.paper?)));
+    let line = |(number, vm): (usize, &ShownVm)| {
+        let points = measured.series.iter().enumerate().map(|(second, rates)| (second as f64 + 0.5, rates[number]));
+        let of_vm = measured.values.iter();
+        let of_vm = of_vm.filter(|value| value.vm == Some(number) && value.unit == measured.rate_unit);
+        let middle = |(from, to): (usize, usize)| (from + to) as f64 / 2.0;
+        let published = of_vm.filter_map(|value| Some((middle(value.seconds), value.paper?)));
         Line::new(vm.name, points.collect()).published(published.collect())
     };
-    let lines = trial.vms.iter().enumerate().map(line).collect();
-    let mut chart = Chart::lines(&trial.name, "time [s]", "IOPS", lines);
-    for vm in &trial.vms {
-        let reservation = if trial.kernel.is_none() { vm.reservation } else { 0 };
-        for (what, rate) in [("reservation", reservation), ("limit", vm.limit)] {
-            if rate > 0 {
-                chart = chart.level(format!("{what} of {}", vm.name), rate as f64);
+    let lines = measured.vms.iter().enumerate().map(line).collect();
+    let chart = Chart::lines(&measured.name, "time [s]", measured.rate_unit, lines);
+    let levels = measured.vms.iter().flat_map(|vm| &vm.levels);
+    levels.fold(chart, |chart, (name, rate)| chart.level(name.clone(), *rate))
+}
+
+/// Bars of the values with a unit, a chart for each VM with a group for each trial.
+fn by_vm(trials: &[&Measured], unit: &str) -> Vec<Chart> {
+    let mut names: Vec<&str> = Vec::new();
+    for measured in trials {
+        for compared in measured.values.iter().filter(|compared| compared.unit == unit) {
+            let vm = measured.vm_name(compared);
+            if !names.contains(&vm) {
+                names.push(vm);
             }
         }
     }
-    chart
+    names.into_iter().map(|vm| bars(vm, trials, unit)).collect()
 }
 
-/// Bars of a quantity, a chart for each VM with a group for each trial.
-fn by_vm(trials: &[&Measured], quantity: Quantity) -> Vec<Chart> {
-    let of_quantity = |measured: &&Measured| -> Vec<(String, String)> {
-        let named = |compared: &Compared| (vm_name(&measured.trial, compared).to_owned(), measured.trial.name.clone());
-        measured.values.iter().filter(|compared| compared.value.quantity == quantity).map(named).collect()
-    };
-    let mut names: Vec<String> = Vec::new();
-    for (vm, _) in trials.iter().flat_map(of_quantity) {
-        if !names.contains(&vm) {
-            names.push(vm);
-        }
-    }
-    names.iter().map(|vm| bars(vm, trials, quantity)).collect()
-}
-
-fn bars(vm: &str, trials: &[&Measured], quantity: Quantity) -> Chart {
-    let is_of = |measured: &Measured, compared: &&Compared| {
-        compared.value.quantity == quantity && vm_name(&measured.trial, compared) == vm
-    };
+fn bars(vm: &str, trials: &[&Measured], unit: &str) -> Chart {
     let found = |measured: &&Measured| {
-        let compared = measured.values.iter().find(|compared| is_of(measured, compared));
-        compared.map(|compared| (measured.trial.name.clone(), compared.clone()))
+        let is_it = |compared: &&Compared| compared.unit == unit && measured.vm_name(compared) == vm;
+        measured.values.iter().find(is_it).map(|compared| (measured.name.clone(), compared.clone()))
     };
     let groups: Vec<(String, Compared)> = trials.iter().filter_map(found).collect();
     let mut lines = vec![Line::bars("simulated", &heights(&groups, |compared| compared.simulated))];
-    for protocol in super::Protocol::CLIENTS {
-        let of =
-            |compared: &Compared| compared.real.iter().find(|real| real.protocol == protocol).map(|real| real.value);
-        if groups.iter().any(|(_, compared)| of(compared).is_some()) {
-            lines.push(Line::bars(protocol.name(), &heights(&groups, of)));
-        }
+    for column in columns(groups.iter().map(|(_, compared)| compared)) {
+        let of = |compared: &Compared| compared.real.iter().find(|real| real.column == column).map(|real| real.value);
+        lines.push(Line::bars(column.name, &heights(&groups, of)));
     }
-    if groups.iter().any(|(_, compared)| compared.value.paper.is_some()) {
-        lines.insert(0, Line::bars("paper", &heights(&groups, |compared| compared.value.paper)));
+    if groups.iter().any(|(_, compared)| compared.paper.is_some()) {
+        lines.insert(0, Line::bars("paper", &heights(&groups, |compared| compared.paper)));
     }
     let names: Vec<&str> = groups.iter().map(|(name, _)| name.as_str()).collect();
-    let title = if quantity == Quantity::Iops { format!("{vm}: throughput") } else { format!("{vm}: mean latency") };
-    Chart::bars(&title, unit(quantity), &names, lines)
+    let what = if unit == super::unit(Quantity::Latency) { "mean latency" } else { "throughput" };
+    Chart::bars(&format!("{vm}: {what}"), unit, &names, lines)
 }
 
 /// A bar for each group, of no height where there is no value.

@@ -1,10 +1,8 @@
 //! The result of `sluice reproduce --real` on standard output: a table for each figure, or one JSON object.
 
 use serde_json::{Value as Json, json};
-use sluice_lab::real::Trial;
 
-use super::host::Protocol;
-use super::{Compared, Measured, Outcome, Real, unit};
+use super::results::{Column, Compared, Measured, Outcome, Real};
 use sluice_console::table::table;
 use sluice_daemon::output::{self, Format};
 
@@ -17,6 +15,8 @@ pub(crate) struct Report {
     pub(super) quick: bool,
     /// Why the kernel's schedulers did not run beside the guests.
     pub(super) no_kernel: Option<String>,
+    /// Why figures of NICs did not run.
+    pub(super) no_nics: Option<String>,
 }
 
 impl Report {
@@ -45,15 +45,17 @@ impl Report {
         if self.in_guests {
             // null: they ran.
             object["no_kernel"] = self.no_kernel.clone().into();
+        } else {
+            object["no_nics"] = self.no_nics.clone().into();
         }
         object
     }
 
     fn print_text(&self) {
-        for Outcome { figure, trials, took, .. } in &self.outcomes {
-            let figure = figure.figure;
+        for outcome in &self.outcomes {
+            let Outcome { figure, trials, took, .. } = outcome;
             output::line(&format!("{} {}: {}", figure.paper.name(), figure.label, figure.title));
-            output::line(&self.table(trials));
+            output::line(&text_table(outcome));
             let (windows, left_out, repeats) = pauses(trials);
             output::line(&format!(
                 "{:.0} s; {left_out} of {windows} windows left out because the machine paused, {repeats} runs repeated\n",
@@ -63,69 +65,54 @@ impl Report {
         if let Some(reason) = &self.no_kernel {
             output::line(&format!("The kernel's schedulers did not run: {reason}.\n"));
         }
+        if let Some(reason) = &self.no_nics {
+            output::line(&format!("Figures of NICs did not run: {reason}.\n"));
+        }
         let (all, far) = (self.real().count(), self.real().filter(|real| !real.is_near).count());
-        let how = "3 % of the simulated ones, or 10 % on a modelled drive";
+        let how = "3 % of the simulated ones, or 10 % on a modelled drive or behind a queue that drops";
         output::line(&match far {
             0 => format!("All {all} real values are within {how}."),
             _ => format!("{far} of {all} real values, marked with !, are not within {how}."),
         });
     }
-
-    /// A table of a figure's values, in the paper's units.
-    fn table(&self, trials: &[Measured]) -> String {
-        let mut columns = vec!["TRIAL", "SECONDS", "VM", "", "PAPER", "SIMULATED"];
-        columns.extend(self.protocols().iter().map(|protocol| title(*protocol)));
-        let mut table = table(&columns);
-        for Measured { trial, values, .. } in trials {
-            for compared in values {
-                table.add_row(self.cells(trial, compared));
-            }
-        }
-        table.to_string()
-    }
-
-    /// The cells of a value: trial, seconds, VM, unit, paper, simulated, and over each protocol.
-    pub(super) fn cells(&self, trial: &Trial, compared: &Compared) -> Vec<String> {
-        let value = &compared.value;
-        let mut cells = vec![
-            trial.name.clone(),
-            seconds(trial, value.part),
-            vm_name(trial, compared).to_owned(),
-            unit(value.quantity).to_owned(),
-            value.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.0}")),
-            compared.simulated.map_or_else(|| "-".to_owned(), |simulated| format!("{simulated:.1}")),
-        ];
-        cells.extend(self.protocols().iter().map(|protocol| {
-            let real = compared.real.iter().find(|real| real.protocol == *protocol);
-            real.map_or_else(|| "-".to_owned(), |real| cell(real, compared.simulated))
-        }));
-        cells
-    }
-
-    /// The columns of real values.
-    pub(super) fn protocols(&self) -> &'static [Protocol] {
-        if self.in_guests { &[Protocol::Guest] } else { &Protocol::CLIENTS }
-    }
 }
 
-/// Title of a column of real values.
-fn title(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Nbd => "NBD",
-        Protocol::Vhost => "VHOST-USER",
-        Protocol::Guest => "IN THE GUEST",
+/// A table of a figure's values, in the paper's units.
+fn text_table(outcome: &Outcome) -> String {
+    let of_figure = outcome.columns();
+    let mut columns = vec!["TRIAL", "SECONDS", "VM", "", "PAPER", "SIMULATED"];
+    columns.extend(of_figure.iter().map(|column| column.title));
+    let mut table = table(&columns);
+    for measured in &outcome.trials {
+        for compared in &measured.values {
+            table.add_row(cells(measured, compared, &of_figure));
+        }
     }
+    table.to_string()
+}
+
+/// The cells of a value: trial, seconds, VM, unit, paper, simulated, and each column of real values.
+pub(super) fn cells(measured: &Measured, compared: &Compared, columns: &[Column]) -> Vec<String> {
+    let (from, to) = compared.seconds;
+    let mut cells = vec![
+        measured.name.clone(),
+        format!("{from} to {to}"),
+        measured.vm_name(compared).to_owned(),
+        compared.unit.to_owned(),
+        compared.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.0}")),
+        compared.simulated.map_or_else(|| "-".to_owned(), |simulated| format!("{simulated:.1}")),
+    ];
+    cells.extend(columns.iter().map(|column| {
+        let real = compared.real.iter().find(|real| real.column == *column);
+        real.map_or_else(|| "-".to_owned(), |real| cell(real, compared.simulated))
+    }));
+    cells
 }
 
 /// Returns windows, those left out, and repeated runs of all trials.
 pub(super) fn pauses(trials: &[Measured]) -> (usize, usize, usize) {
     let sum = |of: fn(&Measured) -> usize| -> usize { trials.iter().map(of).sum() };
     (sum(|trial| trial.windows), sum(|trial| trial.left_out), sum(|trial| trial.repeats))
-}
-
-fn seconds(trial: &Trial, part: usize) -> String {
-    let (from, to) = trial.parts[part];
-    format!("{from} to {to}")
 }
 
 /// A real value with its deviation from the simulated one.
@@ -143,24 +130,21 @@ pub(super) fn deviation_percent(real: &Real, simulated: Option<f64>) -> Option<f
     off.is_finite().then_some(off)
 }
 
-pub(super) fn vm_name(trial: &Trial, compared: &Compared) -> &'static str {
-    compared.value.vm.map_or("all", |vm| trial.vms[vm].name)
-}
-
 /// The largest deviation of a trial, for the progress.
 pub(super) fn outline(measured: &Measured) -> String {
     let real = || measured.values.iter().flat_map(|compared| &compared.real);
     let (all, near) = (real().count(), real().filter(|real| real.is_near).count());
     let Measured { windows, left_out, repeats, .. } = measured;
-    let values = match measured.trial.kernel {
-        None => format!("{near} of {all} values near the simulated ones"),
-        Some(_) => format!("{all} values, not simulated"),
+    let is_simulated = measured.values.iter().all(|compared| compared.simulated.is_some());
+    let values = match is_simulated {
+        true => format!("{near} of {all} values near the simulated ones"),
+        false => format!("{all} values, not simulated"),
     };
     format!("{values}; {left_out} of {windows} windows left out, {repeats} runs repeated")
 }
 
 fn figure_as_json(outcome: &Outcome) -> Json {
-    let figure = outcome.figure.figure;
+    let figure = outcome.figure;
     let trials: Vec<Json> = outcome.trials.iter().map(trial_as_json).collect();
     json!({
         "id": figure.id,
@@ -173,33 +157,34 @@ fn figure_as_json(outcome: &Outcome) -> Json {
 }
 
 fn trial_as_json(measured: &Measured) -> Json {
-    let trial = &measured.trial;
     let rounded = |value: f64| (value * 100.0).round() / 100.0;
     let value = |compared: &Compared| {
-        let by_protocol = |of: &dyn Fn(&Real) -> Json| -> Json {
-            let pairs = compared.real.iter().map(|real| (real.protocol.name().to_owned(), of(real)));
+        let by_column = |of: &dyn Fn(&Real) -> Json| -> Json {
+            let pairs = compared.real.iter().map(|real| (real.column.name.to_owned(), of(real)));
             pairs.collect::<serde_json::Map<_, _>>().into()
         };
         json!({
-            "seconds": [trial.parts[compared.value.part].0, trial.parts[compared.value.part].1],
-            "vm": compared.value.vm.map(|vm| trial.vms[vm].name),
-            "unit": unit(compared.value.quantity),
-            "paper": compared.value.paper.map(rounded),
+            "seconds": [compared.seconds.0, compared.seconds.1],
+            "vm": compared.vm.map(|vm| measured.vms[vm].name),
+            "unit": compared.unit,
+            "paper": compared.paper.map(rounded),
             "simulated": compared.simulated.map(rounded),
-            "real": by_protocol(&|real| rounded(real.value).into()),
-            "near": by_protocol(&|real| real.is_near.into()),
-            "paused_percent": by_protocol(&|real| rounded(real.paused_percent).into()),
+            "real": by_column(&|real| rounded(real.value).into()),
+            "near": by_column(&|real| real.is_near.into()),
+            "paused_percent": by_column(&|real| rounded(real.paused_percent).into()),
         })
     };
-    json!({
-        "name": trial.name,
-        "device_iops": trial.iops(),
-        "speedup": trial.speedup(),
-        "tolerance": trial.tolerance(),
+    let mut object = json!({
+        "name": measured.name,
+        "tolerance": measured.tolerance,
         "values": measured.values.iter().map(value).collect::<Vec<_>>(),
         "windows": measured.windows,
         "windows_left_out": measured.left_out,
         "runs_repeated": measured.repeats,
-        "scheduler": trial.kernel.map_or(trial.scheduler, |kernel| kernel.name()),
-    })
+        "scheduler": measured.scheduler,
+    });
+    if let Json::Object(object) = &mut object {
+        object.extend(measured.facts.clone());
+    }
+    object
 }

@@ -34,11 +34,11 @@ pub(super) struct Window {
     pub(super) pause: Duration,
 }
 
-/// Results of a real run.
+/// Results of a real run, of a kind for each kind of trial.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct Run<S> {
     /// By interval and VM, in the paper's units.
-    pub(super) seen: Vec<Vec<Seen>>,
+    pub(super) seen: Vec<Vec<S>>,
     /// Percent of the windows that are left out, by interval.
     pub(super) paused_percent: Vec<f64>,
     /// Rate of each VM in each window, in the paper's units.
@@ -48,20 +48,37 @@ pub(super) struct Run {
     pub(super) repeats: usize,
 }
 
-impl Run {
-    pub(super) fn of(trial: &Trial, windows: &[Window]) -> Run {
-        let paused = |number: usize| !windows[number].pause.is_zero();
-        let counts: Vec<bool> =
-            (0..windows.len()).map(|number| !paused(number) && (number == 0 || !paused(number - 1))).collect();
-        let left_out = |(from, to): &(usize, usize)| counts[*from..*to].iter().filter(|counts| !**counts).count();
-        let percent = |part: &(usize, usize)| 100.0 * left_out(part) as f64 / (part.1 - part.0) as f64;
+impl Run<Seen> {
+    pub(super) fn of(trial: &Trial, windows: &[Window]) -> Self {
+        let counting = Counting::of(&windows.iter().map(|window| window.pause).collect::<Vec<_>>());
         let series = |window: &Window| window.samples.iter().map(|sample| seen(trial, &[*sample]).iops).collect();
+        let of_part = |part: &(usize, usize)| {
+            let counted = counting.counted(*part);
+            let of_vm = |vm: usize| {
+                let samples: Vec<Sample> = counted.iter().map(|number| windows[*number].samples[vm]).collect();
+                seen(trial, &samples)
+            };
+            (0..trial.vms.len()).map(of_vm).collect()
+        };
+        let seen = trial.parts.iter().map(of_part).collect();
+        Run::counted(&counting, &trial.parts, seen, windows.iter().map(series).collect())
+    }
+}
+
+impl<S> Run<S> {
+    /// A run with these results of intervals and these rates of windows.
+    pub(super) fn counted(
+        counting: &Counting,
+        parts: &[(usize, usize)],
+        seen: Vec<Vec<S>>,
+        series: Vec<Vec<f64>>,
+    ) -> Self {
         Run {
-            seen: trial.parts.iter().map(|part| of_part(trial, *part, windows, &counts)).collect(),
-            paused_percent: trial.parts.iter().map(percent).collect(),
-            series: windows.iter().map(series).collect(),
-            windows: windows.len(),
-            left_out: left_out(&(0, windows.len())),
+            seen,
+            paused_percent: parts.iter().map(|part| counting.percent(*part)).collect(),
+            windows: series.len(),
+            left_out: counting.left_out((0, series.len())),
+            series,
             repeats: 0,
         }
     }
@@ -72,8 +89,33 @@ impl Run {
     }
 }
 
+/// Which windows count: those without a pause of the machine in them or in the one before.
+#[derive(Debug)]
+pub(super) struct Counting(Vec<bool>);
+
+impl Counting {
+    pub(super) fn of(pauses: &[Duration]) -> Self {
+        let paused = |number: usize| !pauses[number].is_zero();
+        Counting((0..pauses.len()).map(|number| !paused(number) && (number == 0 || !paused(number - 1))).collect())
+    }
+
+    fn left_out(&self, (from, to): (usize, usize)) -> usize {
+        self.0[from..to].iter().filter(|counts| !**counts).count()
+    }
+
+    fn percent(&self, part: (usize, usize)) -> f64 {
+        100.0 * self.left_out(part) as f64 / (part.1 - part.0) as f64
+    }
+
+    /// The windows of an interval that count: all if half of them or more are left out.
+    pub(super) fn counted(&self, (from, to): (usize, usize)) -> Vec<usize> {
+        let all = 2 * self.left_out((from, to)) >= to - from;
+        (from..to).filter(|number| all || self.0[*number]).collect()
+    }
+}
+
 /// Runs `measure`, and once more if the machine paused too much.
-pub(super) async fn repeated(measure: impl AsyncFn() -> Result<Run, Failure>) -> Result<Run, Failure> {
+pub(super) async fn repeated<S>(measure: impl AsyncFn() -> Result<Run<S>, Failure>) -> Result<Run<S>, Failure> {
     let mut best = measure().await?;
     for repeats in 1..=REPEATS_MAX {
         if best.is_enough() {
@@ -86,18 +128,6 @@ pub(super) async fn repeated(measure: impl AsyncFn() -> Result<Run, Failure>) ->
         best.repeats = repeats;
     }
     Ok(best)
-}
-
-/// Returns the results of each VM in an interval.
-fn of_part(trial: &Trial, (from, to): (usize, usize), windows: &[Window], counts: &[bool]) -> Vec<Seen> {
-    let good = counts[from..to].iter().filter(|counts| **counts).count();
-    let all = 2 * good <= to - from;
-    let of_vm = |vm: usize| {
-        let counted = (from..to).filter(|number| all || counts[*number]);
-        let samples: Vec<Sample> = counted.map(|number| windows[number].samples[vm]).collect();
-        seen(trial, &samples)
-    };
-    (0..trial.vms.len()).map(of_vm).collect()
 }
 
 /// Returns several windows of a VM together, in the paper's units.
@@ -131,7 +161,7 @@ mod tests {
     fn a_window_with_a_pause_and_the_next_one_do_not_count() {
         let run = Run::of(&trial(), &windows(&[100.0, 10.0, 190.0, 100.0, 50.0, 50.0, 50.0, 50.0], &[1]));
         assert_eq!((run.windows, run.left_out, &run.paused_percent), (8, 2, &vec![50.0, 0.0]));
-        let iops = |run: &Run, part: usize| run.seen[part][2].iops;
+        let iops = |run: &Run<Seen>, part: usize| run.seen[part][2].iops;
         assert_eq!((iops(&run, 0), iops(&run, 1)), (100.0, 50.0), "half were left out, so all count");
         let late = Run::of(&trial(), &windows(&[100.0, 100.0, 100.0, 10.0, 90.0, 50.0, 50.0, 50.0], &[3]));
         assert_eq!((iops(&late, 0), iops(&late, 1)), (100.0, 50.0));

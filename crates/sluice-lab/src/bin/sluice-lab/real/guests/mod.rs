@@ -21,11 +21,12 @@
 
 use std::time::{Duration, Instant};
 
-use sluice_lab::real::{KernelScheduler, Trial};
+use sluice_lab::real::{KernelScheduler, Seen, Trial};
 
 use super::host::{Fixture, Protocol};
+use super::results::Measured;
 use super::run::{self, Run, Window};
-use super::{Measured, compared, parsed};
+use super::{compared, parsed};
 use guest::{Counters, Disk, Guest};
 use image::Image;
 use kernel::KernelDevice;
@@ -46,7 +47,7 @@ pub(super) async fn measure(trial: Trial, image: &Image) -> Result<Measured, Fai
     Ok(compared(trial, vec![(Protocol::Guest, run)])?)
 }
 
-async fn measure_once(trial: &Trial, image: &Image) -> Result<Run, Failure> {
+async fn measure_once(trial: &Trial, image: &Image) -> Result<Run<Seen>, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
     let parse = |buffered| match trial.kernel {
         None => Ok(vec![parsed(&fixture.host_file(trial, Protocol::Guest, buffered))?]),

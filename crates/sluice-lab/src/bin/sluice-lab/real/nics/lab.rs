@@ -1,0 +1,170 @@
+//! Network namespaces, the link and the server of a trial.
+//!
+//! Everything is removed when the lab is dropped, also after an error or a signal: the namespaces take their interfaces with them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_client::net::Namespace;
+use sluice_client::net::traffic::{Echo, Probe};
+use sluice_config::Host;
+use sluice_lab::LabError;
+use sluice_lab::device::DeviceFile;
+use sluice_lab::real::nics::{LINK_MBIT, NicTrial, QUEUE_FRAMES, System};
+use tokio::runtime::Handle;
+
+use super::super::parsed;
+use super::Plug;
+use super::host;
+use super::relay::Relay;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::server::{Server, ServerError};
+use sluice_testbed::folder::{self, Folder};
+
+/// Address of the station outside.
+pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+/// Prefix of the temporary folder's name.
+const PREFIX: &str = "sluice-nics-";
+/// Port at which the outside answers.
+const ECHO: u16 = 7;
+/// Maximum time until stations reach the outside.
+const REACH_MAX: Duration = Duration::from_secs(10);
+/// Maximum time for frames on their way at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// Bytes around a frame on the wire, which the queue counts too.
+const AROUND: u32 = 24;
+
+/// A running server with its stations. Dropped in this order.
+pub(super) struct Lab {
+    relays: Vec<Relay>,
+    server: Option<Server>,
+    pub(super) vms: Vec<Namespace>,
+    pub(super) outside: Namespace,
+    switch: Arc<Namespace>,
+    plug: Plug,
+    tick_us: u64,
+    folder: Folder,
+}
+
+impl Lab {
+    /// Connects the VMs of a trial to the link.
+    pub(super) async fn start(trial: &NicTrial, plug: Plug) -> Result<Lab, Failure> {
+        let folder = Folder::new(PREFIX).map_err(folder::cannot)?;
+        let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
+        let vms = trial.vms.iter().map(|vm| Namespace::new(vm.name)).collect::<io::Result<Vec<_>>>()?;
+        make_link(&switch, &outside, trial.system)?;
+        let tick_us = tick_us()?;
+        let mut lab =
+            Lab { relays: Vec::new(), server: None, vms, outside, switch: Arc::new(switch), plug, tick_us, folder };
+        lab.server = Some(Server::of(None));
+        lab.apply(trial, 0).await?;
+        lab.switch.ip(&format!("link set {} master br0 up", host::UPLINK))?;
+        lab.connect()?;
+        Ok(lab)
+    }
+
+    /// Gives each station its interface.
+    fn connect(&mut self) -> io::Result<()> {
+        for (number, vm) in self.vms.iter().enumerate() {
+            match self.plug {
+                Plug::Tap => self.switch.move_to(&host::tap(number), vm, "eth0")?,
+                Plug::VhostUser => {
+                    let socket = host::socket(self.folder.sockets(), number);
+                    self.relays.push(Relay::start(vm, &host::mac(number), &socket)?);
+                }
+            }
+            vm.up("eth0", &format!("{}/24", Ipv4Addr::new(10, 77, 0, number as u8 + 1)))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each station reaches the outside: then each knows the other's address, and no frame is flooded.
+    pub(super) fn wait_for_stations(&self) -> Result<(), Failure> {
+        let _echo = Echo::start(&self.outside, ECHO)?;
+        for (number, vm) in self.vms.iter().enumerate() {
+            let mut probe = Probe::new(vm, SocketAddr::new(IpAddr::V4(OUTSIDE), ECHO))?;
+            let began = Instant::now();
+            while !probe.ask().is_ok_and(|answer| answer.is_some()) {
+                if began.elapsed() > REACH_MAX {
+                    let text = format!("Station {} does not reach the outside through the daemon", number + 1);
+                    return Err(Failure::Refused(text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the weights of a second into force, if they differ from those of the one before.
+    pub(super) async fn set_weights(&mut self, trial: &NicTrial, second: usize) -> Result<(), Failure> {
+        let differs = |second: usize| trial.vms.iter().any(|vm| vm.weight(second) != vm.weight(second - 1));
+        if second > 0 && differs(second) { self.apply(trial, second).await } else { Ok(()) }
+    }
+
+    /// Applies the host file of a second in the namespace of the switch, where the server's interfaces are.
+    async fn apply(&mut self, trial: &NicTrial, second: usize) -> Result<(), Failure> {
+        let host: Arc<Host> = parsed(&host::text(trial, self.plug, self.tick_us, self.folder.sockets(), second))?;
+        let mut server = self.server.take().expect("it is put back below");
+        let (switch, runtime) = (Arc::clone(&self.switch), Handle::current());
+        let inside = move || {
+            let applied = switch.enter(|| {
+                let _inside = runtime.enter();
+                server.apply(&host).map(drop)
+            });
+            (server, applied)
+        };
+        let applied = tokio::task::spawn_blocking(inside).await;
+        let (server, applied): (Server, io::Result<Result<(), ServerError>>) =
+            applied.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        self.server = Some(server);
+        Ok(applied??)
+    }
+
+    /// Ends the front ends and the server.
+    pub(super) async fn end(mut self) {
+        self.relays.clear();
+        if let Some(server) = self.server.take() {
+            let deadline = Instant::now() + DRAIN_MAX;
+            server.drain(deadline).until(deadline).await;
+        }
+    }
+}
+
+/// Makes the bridge and the link to the outside; in the paper's system with the queue that drops its tail.
+fn make_link(switch: &Namespace, outside: &Namespace, system: System) -> io::Result<()> {
+    switch.ip(&format!("link add lan0 type veth peer name eth0 netns {}", outside.name()))?;
+    for words in ["link add br0 type bridge", "link set lan0 master br0 up", "link set br0 up"] {
+        switch.ip(words)?;
+    }
+    outside.up("eth0", &format!("{OUTSIDE}/24"))?;
+    if system == System::Netback { drop_tail(switch, "lan0") } else { Ok(()) }
+}
+
+/// Gives an interface the rate of the link, and a queue in front of that.
+fn drop_tail(switch: &Namespace, interface: &str) -> io::Result<()> {
+    let rate = format!("rate {LINK_MBIT}mbit burst 16kb limit {} overhead {AROUND}", QUEUE_FRAMES * 1600);
+    switch.run(&format!("tc qdisc add dev {interface} root handle 1: tbf {rate}"))?;
+    let queue = format!("handle 10: pfifo limit {QUEUE_FRAMES}");
+    switch.run(&format!("tc qdisc add dev {interface} parent 1:1 {queue}")).map(drop)
+}
+
+/// Returns the tick of the figures' driver domain.
+fn tick_us() -> Result<u64, LabError> {
+    let point = sluice_lab::band::BandPoint::NOMINAL;
+    Ok(DeviceFile::load("netback-link")?.link(&point)?.tick_us)
+}
+
+/// Returns why the link of the paper's system cannot be made here.
+pub(super) fn missing() -> Option<String> {
+    let attempt = || {
+        let (switch, outside) = (Namespace::new("try")?, Namespace::new("try")?);
+        make_link(&switch, &outside, System::Netback)
+    };
+    attempt().err().map(|error| {
+        format!(
+            "the kernel cannot make a network namespace with a bridge and a token bucket ({error}); it needs veth, bridge, sch_tbf, and \
+             a container the right to make them"
+        )
+    })
+}
