@@ -8,7 +8,9 @@ use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::real::{self, Device, Quantity, Trial, TrialVm, Value};
-use crate::setup::{Host, closed, least_rate, mean_rate, policy, random_reads, rates, run, slashed, within};
+use crate::setup::{
+    Host, closed, least_rate, mean_latency_ms, mean_rate, policy, random_reads, rates, run, slashed, within,
+};
 
 /// Reservations and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 5] = [("VM1", 300, 1), ("VM2", 250, 1), ("VM3", 0, 2), ("VM4", 0, 2), ("VM5", 0, 2)];
@@ -63,6 +65,13 @@ pub(crate) const FIGURE: Figure = Figure {
             paper: "160/160/320/320/320 IOPS",
             note: "",
         },
+        RowSpec {
+            id: "M4f",
+            class: Class::Shape,
+            must: "at the end VM1 and VM2 have a smaller mean latency with mClock, in both modes, than with SFQ(D)",
+            paper: "a smaller latency for VM1 and VM2, which proportional shares alone would not give",
+            note: "",
+        },
     ],
     run: measure,
 };
@@ -97,6 +106,11 @@ fn last(simulation: &Simulation) -> [f64; 5] {
     std::array::from_fn(|vm| mean_rate(simulation, vm, 250, 300))
 }
 
+/// Mean latency of each VM in milliseconds in the last fifty seconds.
+fn latencies(simulation: &Simulation) -> [f64; 5] {
+    std::array::from_fn(|vm| mean_latency_ms(simulation, vm, 250, 300))
+}
+
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let (sfq, _) = run_simulation(&Host::new("sfqd", 32), false, point)?;
     let (product, least_product) = run_simulation(&Host::new("mclock", 32), true, point)?;
@@ -124,10 +138,17 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let measured = format!("from {first:.0} to {end:.0} IOPS: {:.0} %", 100.0 * fall);
     finding.judge_effects("M4c", true, measured, vec![(1280.0 / 1600.0 - 1.0, -fall)]);
     finding.show("M4d", format!("{} IOPS", slashed(&shares))).means(SHARED.into_iter().zip(shares));
-    let columns = ["scheduler", "VM1/VM2/VM3/VM4/VM5, 250 to 300 s"];
-    let mut table = Table::new("Throughput [IOPS]", &columns);
-    table.row(["SFQ(D)".to_owned(), slashed(&shares)]).row(["mClock, product".to_owned(), slashed(&mine)]);
-    table.row(["mClock, paper".to_owned(), slashed(&published)]);
+    let [shared, product_ms, paper_ms] = [&sfq, &product, &paper].map(latencies);
+    let sooner = [product_ms, paper_ms].iter().all(|ms| (0..2).all(|vm| ms[vm] < shared[vm]));
+    let words = [shared, product_ms, paper_ms].map(|ms| format!("{:.0} and {:.0}", ms[0], ms[1]));
+    finding.judge("M4f", sooner, format!("{} ms (SFQ(D); product; paper)", words.join("; ")));
+    let columns = ["scheduler", "throughput [IOPS]", "mean latency [ms]"];
+    let mut table = Table::new("VM1/VM2/VM3/VM4/VM5, 250 to 300 s", &columns);
+    for (name, rate, ms) in
+        [("SFQ(D)", shares, shared), ("mClock, product", mine, product_ms), ("mClock, paper", published, paper_ms)]
+    {
+        table.row([name.to_owned(), slashed(&rate), slashed(&ms)]);
+    }
     finding.tables.push(table);
     let printed: [&[f64]; 2] = [&SHARED, &RESERVED];
     for ((title, simulation), printed) in [("SFQ(D)", &sfq), ("mClock", &product)].into_iter().zip(printed) {
