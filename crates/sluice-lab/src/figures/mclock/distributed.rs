@@ -131,7 +131,8 @@ pub(crate) const FIGURE: Figure = Figure {
             class: Class::Shape,
             must: "(b) c1 gets at least 98 % of 800 IOPS in mode \"paper\", where it gets less by its weight alone (SFQ(D))",
             paper: "dmClock met the reservation of 800 IOPS, which a proportional scheduler would have missed",
-            note: "At points where its weight alone gives c1 as much nothing depends on the reservation. c1 gets more than 800: where nobody else has \
+            note: "At points where its weight alone gives c1 as much nothing depends on the reservation. c1 gets more than 800: where nobody \
+                   else has \
                    a request waiting at a node for a moment, c1 is served though its reservation is met. With 1024 outstanding, not 64, it gets \
                    821 (table).",
         },
@@ -149,7 +150,8 @@ pub(crate) const FIGURE: Figure = Figure {
             class: Class::Shape,
             must: "(b) both in mode \"product\": c1 at least 98 % of 800 IOPS, c2:c3 as 2:3 within 5 %",
             paper: "800; 1750 and 2700 IOPS",
-            note: "A client that has nothing waiting at a node for a moment forgets there what it lies behind, but for what it got elsewhere meanwhile; \
+            note: "A client that has nothing waiting at a node for a moment forgets there what it lies behind, but for what it got elsewhere \
+                   meanwhile; \
                    otherwise a client could save up share at a node that it seldom uses. So c3 misses its part where the nodes are slow or \
                    serve in the order of arrival. With 1024 outstanding c1 gets 800, and c2 and c3 what is left, 2:3 (table).",
         },
@@ -248,7 +250,8 @@ pub(crate) const SKEWED: Figure = Figure {
         RowSpec {
             id: "M10a",
             class: Class::Shape,
-            must: "c1 within 5 % of 800 IOPS once c2 is there, in mode \"paper\", where the first node alone gives the roughly 1500 IOPS of the text, \
+            must: "c1 within 5 % of 800 IOPS once c2 is there, in mode \"paper\", where the first node alone gives the roughly 1500 IOPS of \
+                   the text, \
                    within 10 %",
             paper: "close to 800 IOPS, where a proportional scheduler would have given about 440",
             note: "c2's requests pile up at the first node, so that its 1000 need 500 there beside c1's 800; below 1300 both fall short in \

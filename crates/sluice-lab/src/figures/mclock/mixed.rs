@@ -34,7 +34,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M5a",
             class: Class::Conformance,
-            must: "with mClock, in both modes, VM2 at most 700 IOPS, while two VMs work and while four do, VM4 at least 250 when it has come, 5 % more or less",
+            must: "with mClock, in both modes, VM2 at most 700 IOPS, while two VMs work and while four do, VM4 at least 250 when it has \
+                   come, 5 % more or less",
             paper: "VM2 at most 700, VM4 at least 250 (SFQ about 190)",
             note: "",
         },

@@ -43,7 +43,8 @@ pub(crate) const FIGURE: Figure = Figure {
             must: "with mClock, in both modes, both OLTP VMs get at least 98 % of 500 IOPS while Iometer works, where the device gives the \
                    three together, without mClock, the 1000 that are reserved",
             paper: "both achieved their reservations of 500 IOPS",
-            note: "Nothing is fitted to this figure. With 50 to 150 readers both VMs get 495 IOPS or more at the nominal device. With 200, the tool's \
+            note: "Nothing is fitted to this figure. With 50 to 150 readers both VMs get 495 IOPS or more at the nominal device. With 200, \
+                   the tool's \
                    own number, OLTP2 gets 490 in mode \"paper\", and where the array is slow or has no write cache as little as 430: readers wait \
                    for the ten writers, so that the VM has too few requests waiting to use its reservation. A reservation is a \
                    promise to those who wait.",

@@ -39,7 +39,8 @@ pub(crate) const FIGURE: Figure = Figure {
             must: "with a delay of 1 s and turns that are held: the other VM gets nothing in the second of the delay, 98 % of the link or more after \
                    it, and 1/31, within 2 % of that part, before the first stops and after it has begun again",
             paper: "a NIC is inactive after a period without traffic, and bandwidth is shared among active ones",
-            note: "What is not used of a turn that is held is lost to all: the table by delay has the price. Where turns are not held, as by default, \
+            note: "What is not used of a turn that is held is lost to all: the table by delay has the price. Where turns are not held, as by \
+                   default, \
                    a NIC without packets has none, and the delay changes nothing.",
         },
     ],

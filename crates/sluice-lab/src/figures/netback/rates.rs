@@ -50,7 +50,8 @@ pub(crate) const FIGURE: Figure = Figure {
             class: Class::Shape,
             must: "the interval at 40 Mb/s is wider than that at 25 Mb/s by 10 % or more, and at least 0.1 Mb/s",
             paper: "with growing rate the intervals are getting larger and larger",
-            note: "A second holds 19 or 20 windows, and a window's credits grow with the rate: that is all that varies here. With a tick of which 50 ms \
+            note: "A second holds 19 or 20 windows, and a window's credits grow with the rate: that is all that varies here. With a tick of \
+                   which 50 ms \
                    are a multiple every second holds 20 windows, and intervals are below 0.03 Mb/s.",
         },
         RowSpec {
@@ -186,7 +187,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
             format!("{:+.2} %", 100.0 * change),
         ]);
         if point.is_nominal() {
-            finding.charts.push(got.chart(&format!("rate = {rate} Mb/s")));
+            let chart = got.chart(&format!("rate = {rate} Mb/s"));
+            finding.charts.push(chart.level("rate", rate as f64));
         }
         parts.extend(of_rate);
         halves.push(half);

@@ -72,7 +72,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         );
         finding.judge("N2a", got.is_noticed() && near && most <= 2.0 * least, measured);
         finding.show("N2b", change);
-        finding.charts.push(got.chart("rate = 30 Mb/s and 40 Mb/s"));
+        let chart = got.chart("rate = 30 Mb/s and 40 Mb/s");
+        finding.charts.push(chart.level("rate of VM1", RATES[0] as f64).level("rate of VM2", RATES[1] as f64));
     }
     finding.tables.push(table);
     Ok(finding)
