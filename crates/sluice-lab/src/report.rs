@@ -143,19 +143,25 @@ pub fn summary(rows: &[&Row]) -> String {
 
 /// Number of rows with each outcome, by paper and board.
 fn score(rows: &[&Row]) -> Table {
-    let columns: Vec<_> = ["paper", "board"].into_iter().chain(OUTCOMES).collect();
+    let boards = Paper::ALL.into_iter().flat_map(|paper| [(paper, Board::Paper), (paper, Board::Ours)]);
+    let boards = boards.filter(|(paper, board)| rows.iter().any(|row| (row.paper, row.board) == (*paper, *board)));
+    let boards: Vec<_> = boards.collect();
+    let name = |(paper, board): &(Paper, Board)| match board {
+        Board::Paper => paper.name().to_owned(),
+        Board::Ours => format!("{}, our variants", paper.name()),
+    };
+    let names: Vec<String> = boards.iter().map(name).collect();
+    let columns: Vec<&str> = std::iter::once("verdict").chain(names.iter().map(String::as_str)).collect();
     let mut table = Table::new("Verdicts", &columns);
-    for paper in Paper::ALL {
-        let of_paper: Vec<&Row> = rows.iter().copied().filter(|row| row.paper == paper).collect();
-        for (board, name) in [(Board::Paper, "claims"), (Board::Ours, "our variants")] {
-            if of_paper.iter().any(|row| row.board == board) {
-                let counts = OUTCOMES.iter().map(|outcome| match count(&of_paper, board, outcome) {
-                    [plain, 0] => plain.to_string(),
-                    [plain, post_hoc] => format!("{plain}, {post_hoc} post hoc"),
-                });
-                table.row([paper.name().to_owned(), name.to_owned()].into_iter().chain(counts).collect::<Vec<_>>());
+    for outcome in OUTCOMES {
+        let counts = boards.iter().map(|(paper, board)| {
+            let of_paper: Vec<&Row> = rows.iter().copied().filter(|row| row.paper == *paper).collect();
+            match count(&of_paper, *board, outcome) {
+                [plain, 0] => plain.to_string(),
+                [plain, post_hoc] => format!("{plain}, {post_hoc} post hoc"),
             }
-        }
+        });
+        table.row(std::iter::once(outcome.to_owned()).chain(counts));
     }
     table
 }
@@ -331,7 +337,7 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
         });
     }
     let figures: Vec<&str> = all.iter().flat_map(|run| run.rows.iter().map(|_| run.figure.id)).collect();
-    page.heading(2, "verdicts", "Verdicts").paragraph(&format!("Sluicegate {version}. {}.", summary(&rows)));
+    page.heading(2, "verdicts", "Verdicts").paragraph(&format!("Sluicegate {version}: {}.", summary(&rows)));
     page.table(&score(&rows)).fold("What the classes mean, and the verdict of each row", |page| {
         page.paragraph(CLASSES).table_linked(&overview(&rows), &figures);
     });
@@ -390,7 +396,7 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     if !about.is_empty() {
         text += &format!("\n{about}");
     }
-    text += &format!("\nOf this page's rows, {}.\n", summary(&rows));
+    text += &format!("\nRows of this page: {}.\n", summary(&rows));
     text += &format!("\n{}", score(&rows).markdown());
     if let Some(left_out) = left_out(Some(paper), all) {
         text += &format!("\n{left_out}\n");
