@@ -43,36 +43,16 @@ pub(super) struct Options {
     docs: Option<PathBuf>,
 }
 
-/// A desideratum of the study. Overhead has two parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Latency,
-    Bandwidth,
-    Fairness,
-    Priority,
-    Burst,
-}
+/// Numbers of a run: of the first app, which is the one with priority if there is one; of all, and of all but the first,
+/// in MB/s; Jain's index; the mean number of busy CPUs; and the time until the first app has its share.
+const NUMBERS: [&str; 8] = ["iops", "p50_us", "p99_us", "all", "others", "jain", "cpus", "reached_ms"];
 
-/// Measurements of one run, over the rounds. The first app is the one with priority, if there is one.
-#[derive(Default)]
-struct Measured {
-    iops: Samples,
-    p50_us: Samples,
-    p99_us: Samples,
-    /// Of all apps, and of all but the first, in MB/s.
-    all: Samples,
-    others: Samples,
-    jain: Samples,
-    cpus: Samples,
-    reached_ms: Samples,
-}
-
+/// Numbers of a run over the rounds, in the order of `NUMBERS`.
 struct Row {
-    part: Part,
-    what: &'static str,
-    knob: Knob,
-    setting: &'static str,
-    measured: Measured,
+    part: &'static str,
+    apps: &'static str,
+    knob: String,
+    measured: [Samples; NUMBERS.len()],
 }
 
 /// How a knob favours the first app.
@@ -88,21 +68,22 @@ struct Setting {
     bursts: bool,
 }
 
-const PLAIN: Setting = Setting { knob: Knob::None, name: "-", weight: 1000, others: 1.0, depth: DEPTH, bursts: true };
+/// Weights of the apps decide.
+const PLAIN: Setting = Setting { knob: Knob::None, name: "", weight: 1000, others: 1.0, depth: DEPTH, bursts: true };
 const EXTRA: Setting = Setting { bursts: false, ..PLAIN };
 const SETTINGS: [Setting; 12] = [
     PLAIN,
     Setting { knob: Knob::Deadline, name: "real-time, best-effort", ..PLAIN },
-    Setting { knob: Knob::Bfq, name: "weights 200, 100", weight: 200, ..EXTRA },
-    Setting { knob: Knob::Bfq, name: "weights 1000, 100", ..PLAIN },
+    Setting { knob: Knob::Bfq, name: "weights 200:100", weight: 200, ..EXTRA },
+    Setting { knob: Knob::Bfq, name: "weights 1000:100", ..PLAIN },
     Setting { knob: Knob::Throttle, name: "others to 75 %", others: 0.75, ..EXTRA },
     Setting { knob: Knob::Throttle, name: "others to 50 %", others: 0.5, ..PLAIN },
     Setting { knob: Knob::Throttle, name: "others to 25 %", others: 0.25, ..EXTRA },
     Setting { knob: Knob::Noop, name: "depth 32", ..PLAIN },
-    Setting { knob: Knob::Mclock, name: "weights 1000, 100, depth 32", ..PLAIN },
-    Setting { knob: Knob::Mclock, name: "weights 1000, 100, depth 16", depth: 16, ..EXTRA },
-    Setting { knob: Knob::Mclock, name: "weights 1000, 100, depth 8", depth: 8, ..EXTRA },
-    Setting { knob: Knob::Mclock, name: "weights 1000, 100, depth 4", depth: 4, ..EXTRA },
+    Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 32", ..PLAIN },
+    Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 16", depth: 16, ..EXTRA },
+    Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 8", depth: 8, ..EXTRA },
+    Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 4", depth: 4, ..EXTRA },
 ];
 
 const BATCH: App = App::BATCH;
@@ -110,23 +91,17 @@ const SMALL: App = App { block_kib: 4, ..BATCH };
 const LARGE: App = App { block_kib: 256, ..BATCH };
 const SEQUENTIAL: App = App { pattern: "read", ..BATCH };
 const WRITER: App = App { pattern: "randwrite", ..BATCH };
-const EQUAL: &str = "equal weights";
-const WEIGHTS: &str = "weights 1:2:3:4";
-const ONE_BATCH: &str = "1 of 64 KiB";
-const SMALL_BATCH: &str = "4 of 4 KiB";
-const SINGLE: &str = "1";
-const LATENCY_FIRST: &str = "latency-critical";
+const SMALL_BATCH: &str = "4 batch, 4 KiB";
 const MIXES: [(&str, [App; 4]); 5] = [
-    (EQUAL, [BATCH; 4]),
+    ("equal weights", [BATCH; 4]),
     (
-        WEIGHTS,
+        "weights 1:2:3:4",
         [BATCH, App { weight: 200, ..BATCH }, App { weight: 300, ..BATCH }, App { weight: 400, ..BATCH }],
     ),
     ("2 of 4 KiB, 2 of 256 KiB", [SMALL, SMALL, LARGE, LARGE]),
     ("2 random, 2 sequential", [BATCH, BATCH, SEQUENTIAL, SEQUENTIAL]),
     ("2 readers, 2 writers", [BATCH, BATCH, WRITER, WRITER]),
 ];
-const FIRST: [(&str, App); 2] = [(LATENCY_FIRST, App::LATENCY), ("batch", App::BATCH)];
 
 struct Study {
     bed: Bed,
@@ -152,7 +127,8 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     }
     text::add_to(&mut report, &study, rounds);
     if let Some(folder) = &options.docs {
-        for (name, content) in [("isolation.md", text::page(&study, &report)), ("isolation.json", report.json() + "\n")] {
+        for (name, content) in [("isolation.md", text::page(&study, &report)), ("isolation.json", report.json() + "\n")]
+        {
             let file = folder.join(name);
             fs::write(&file, content).map_err(|error| format!("Cannot write {}: {error}", file.display()))?;
         }
@@ -163,15 +139,13 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
 impl Study {
     /// D1: latency of latency-critical apps, and bandwidth of batch apps.
     fn overhead(&mut self) -> Result<(), String> {
-        let alone = Setting { weight: 100, name: "", ..PLAIN };
-        for knob in Knob::ALL {
-            for (what, apps) in [(SINGLE, 1), ("8", APPS_MAX)] {
-                self.measure(Part::Latency, what, &Setting { knob, ..alone }, &vec![App::LATENCY; apps])?;
-            }
-        }
-        for knob in Knob::ALL {
-            for (what, apps) in [(ONE_BATCH, vec![BATCH]), (SMALL_BATCH, vec![SMALL; 4])] {
-                self.measure(Part::Bandwidth, what, &Setting { knob, ..alone }, &apps)?;
+        let latency = [("1 app", vec![App::LATENCY]), ("8 apps", vec![App::LATENCY; APPS_MAX])];
+        let batch = [("1 batch, 64 KiB", vec![BATCH]), (SMALL_BATCH, vec![SMALL; 4])];
+        for (part, kinds) in [("latency", latency), ("bandwidth", batch)] {
+            for (name, apps) in kinds {
+                for knob in Knob::ALL {
+                    self.measure(part, name, &Setting { knob, ..PLAIN }, &apps)?;
+                }
             }
         }
         Ok(())
@@ -179,18 +153,18 @@ impl Study {
 
     /// D2: what apps get for their weights.
     fn fairness(&mut self) -> Result<(), String> {
-        for (what, apps) in MIXES {
+        for (name, apps) in MIXES {
             let (mut total, weights) = (0.0, apps.iter().map(|app| app.weight).sum::<u32>());
             for knob in Knob::ALL {
                 let limit = |app: App| Some(total * f64::from(app.weight) / f64::from(weights));
                 let apps = apps.map(|app| App { limit: limit(app), ..app });
-                let got = self.measure(Part::Fairness, what, &Setting { knob, name: "", ..PLAIN }, &apps)?;
+                let got = self.measure("fairness", name, &Setting { knob, ..PLAIN }, &apps)?;
                 if knob == Knob::None {
                     total = got.iter().map(|outcome| outcome.mbps).sum();
-                }
-                if what == EQUAL && knob == Knob::None && self.bed.knee.is_none() {
-                    let small = self.median(Part::Bandwidth, SMALL_BATCH, Knob::None, |row| &row.all);
-                    self.bed.knee = Some(knee(small * 1e6 / 4096.0, total * 1e6 / 65_536.0));
+                    let small =
+                        self.number("bandwidth", SMALL_BATCH, knob.name(), "all").map_or(f64::NAN, Samples::median);
+                    // The first mix has 64 KiB only.
+                    self.bed.knee.get_or_insert(knee(small / 4096.0, total / 65_536.0));
                 }
             }
         }
@@ -199,20 +173,19 @@ impl Study {
 
     /// D3 and D4: one app with priority, beside four batch apps.
     fn priority(&mut self) -> Result<(), String> {
-        for (what, first) in FIRST {
+        for (name, first) in [("latency-critical", App::LATENCY), ("batch", BATCH)] {
             let mut others = 0.0;
             for setting in &SETTINGS {
                 let limit = (setting.knob == Knob::Throttle).then_some(others * setting.others / 4.0);
-                let first = App { weight: setting.weight, class: 1, ..first };
                 let mut apps = [App { limit, ..BATCH }; 5];
-                apps[0] = first;
-                let got = self.measure(Part::Priority, what, setting, &apps)?;
+                apps[0] = App { weight: setting.weight, class: 1, ..first };
+                let got = self.measure("priority", name, setting, &apps)?;
                 if setting.knob == Knob::None {
                     others = got[1..].iter().map(|outcome| outcome.mbps).sum();
                 }
                 if setting.bursts {
-                    apps[0].sleeps_ms = Some(SLEEP_MS);
-                    self.measure(Part::Burst, what, setting, &apps)?;
+                    apps[0].sleeps_ms = SLEEP_MS;
+                    self.measure("burst", name, setting, &apps)?;
                 }
             }
         }
@@ -221,42 +194,35 @@ impl Study {
 
     fn measure(
         &mut self,
-        part: Part,
-        what: &'static str,
+        part: &'static str,
+        name: &'static str,
         setting: &Setting,
         apps: &[App],
     ) -> Result<Vec<Outcome>, String> {
-        let time_ms = if part == Part::Burst { BURST_MS } else { self.time_ms };
+        let time_ms = if part == "burst" { BURST_MS } else { self.time_ms };
         let (outcomes, cpus) = self.bed.run(&Run { knob: setting.knob, depth: setting.depth, apps, time_ms })?;
-        let measured = self.row(part, what, setting);
         let rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.mbps).collect();
         let weights: Vec<f64> = apps.iter().map(|app| f64::from(app.weight)).collect();
-        measured.iops.push(outcomes[0].iops);
-        measured.p50_us.push(outcomes[0].p50_us);
-        measured.p99_us.push(outcomes[0].p99_us);
-        measured.all.push(rates.iter().sum());
-        measured.others.push(rates[1..].iter().sum());
-        measured.jain.push(fio::jain(&rates, &weights));
-        measured.cpus.push(cpus);
-        measured.reached_ms.push(fio::reached_ms(&outcomes[0].completions, time_ms));
+        let first = &outcomes[0];
+        let (all, others) = (rates.iter().sum(), rates[1..].iter().sum());
+        let reached = fio::reached_ms(&first.completions, time_ms);
+        let numbers = [first.iops, first.p50_us, first.p99_us, all, others, fio::jain(&rates, &weights), cpus, reached];
+        let knob = [setting.knob.name(), setting.name].join(if setting.name.is_empty() { "" } else { ": " });
+        let same = |row: &Row| (row.part, row.apps, &row.knob) == (part, name, &knob);
+        let index = self.rows.iter().position(same).unwrap_or(self.rows.len());
+        if index == self.rows.len() {
+            self.rows.push(Row { part, apps: name, knob, measured: Default::default() });
+        }
+        for (samples, number) in self.rows[index].measured.iter_mut().zip(numbers) {
+            samples.push(number);
+        }
         Ok(outcomes)
     }
 
-    fn row(&mut self, part: Part, what: &'static str, setting: &Setting) -> &mut Measured {
-        let (knob, setting) = (setting.knob, setting.name);
-        let is_it = |row: &Row| (row.part, row.what, row.knob, row.setting) == (part, what, knob, setting);
-        let index = self.rows.iter().position(is_it).unwrap_or(self.rows.len());
-        if index == self.rows.len() {
-            self.rows.push(Row { part, what, knob, setting, measured: Measured::default() });
-        }
-        &mut self.rows[index].measured
-    }
-
-    /// Returns the median of a number in the last row of a knob, which for the daemon has the smallest depth.
-    fn median(&self, part: Part, what: &str, knob: Knob, number: fn(&Measured) -> &Samples) -> f64 {
-        let mut rows = self.rows.iter().rev();
-        let row = rows.find(|row| (row.part, row.what, row.knob) == (part, what, knob));
-        row.map_or(f64::NAN, |row| number(&row.measured).median())
+    /// Returns a number of a run, if there is one.
+    fn number(&self, part: &str, apps: &str, knob: &str, number: &str) -> Option<&Samples> {
+        let row = self.rows.iter().find(|row| (row.part, row.apps, &*row.knob) == (part, apps, knob))?;
+        Some(&row.measured[NUMBERS.iter().position(|known| *known == number)?])
     }
 }
 

@@ -34,17 +34,16 @@ pub(super) enum Knob {
 }
 
 impl Knob {
-    pub(super) const ALL: [Knob; 6] =
-        [Knob::None, Knob::Deadline, Knob::Bfq, Knob::Throttle, Knob::Noop, Knob::Mclock];
+    pub(super) const ALL: [Knob; 6] = [Knob::None, Knob::Deadline, Knob::Bfq, Knob::Throttle, Knob::Noop, Knob::Mclock];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Knob::None => "none",
-            Knob::Deadline => "mq-deadline, I/O classes",
-            Knob::Bfq => "BFQ, weights",
+            Knob::Deadline => "mq-deadline",
+            Knob::Bfq => "BFQ",
             Knob::Throttle => "blk-throttle (io.max)",
-            Knob::Noop => "sluice, noop",
-            Knob::Mclock => "sluice, mclock",
+            Knob::Noop => "sluice noop",
+            Knob::Mclock => "sluice mclock",
         }
     }
 
@@ -65,23 +64,16 @@ pub(super) struct App {
     pub(super) limit: Option<f64>,
     /// I/O class, with mq-deadline: 1 is real-time, 2 is best-effort.
     pub(super) class: u8,
-    /// It sleeps for this time, and every completion is recorded.
-    pub(super) sleeps_ms: Option<u64>,
+    /// Time that it sleeps first. If it does, every completion is recorded.
+    pub(super) sleeps_ms: u64,
 }
 
 impl App {
     /// A latency-critical app: one random read of 4 KiB after the other.
     pub(super) const LATENCY: App = App { block_kib: 4, depth: 1, ..App::BATCH };
     /// A batch app, which keeps the device busy.
-    pub(super) const BATCH: App = App {
-        pattern: "randread",
-        block_kib: 64,
-        depth: 32,
-        weight: 100,
-        limit: None,
-        class: 2,
-        sleeps_ms: None,
-    };
+    pub(super) const BATCH: App =
+        App { pattern: "randread", block_kib: 64, depth: 32, weight: 100, limit: None, class: 2, sleeps_ms: 0 };
 }
 
 /// Apps, the knob in front of the device, and the daemon's depth.
@@ -123,7 +115,8 @@ impl Bed {
             let parsed = fio::parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
                 format!("{}: Cannot parse fio's output: {}", run.knob.name(), String::from_utf8_lossy(&output.stderr))
             })?;
-            let log = run.apps[index].sleeps_ms.map(|_| fs::read_to_string(self.log(index)).unwrap_or_default());
+            let slept = run.apps[index].sleeps_ms > 0;
+            let log = slept.then(|| fs::read_to_string(format!("{}_bw.1.log", self.log(index))).unwrap_or_default());
             outcomes.push(Outcome { completions: log.map(|log| fio::parse_log(&log)).unwrap_or_default(), ..parsed });
         }
         Ok((outcomes, (after.0 - before.0) / (after.1 - before.1)))
@@ -184,19 +177,26 @@ impl Bed {
     /// Starts an app. A shell puts itself into the group before it becomes fio.
     fn start(&self, run: &Run<'_>, index: usize) -> Result<Child, String> {
         let app = run.apps[index];
+        // An app that does not sleep runs until the others have slept.
+        let slept_ms: u64 = run.apps.iter().map(|other| other.sleeps_ms).sum();
+        let time_ms = run.time_ms + slept_ms - app.sleeps_ms;
         let mut fio = format!(
             "exec timeout 60 fio --name=app --rw={} --bs={}k --iodepth={} --size={PART_MIB}m --time_based \
              --runtime={}ms --randrepeat=0 --norandommap --thread --clat_percentiles=0 --lat_percentiles=1 \
              --output-format=json",
-            app.pattern, app.block_kib, app.depth, run.time_ms
+            app.pattern, app.block_kib, app.depth, time_ms
         );
         let _ = match app.sleeps_ms {
-            Some(sleeps_ms) => write!(fio, " --startdelay={sleeps_ms}ms --write_bw_log={}", self.log_prefix(index)),
             // Until all apps have started.
-            None => write!(fio, " --ramp_time={}ms", super::RAMP_MS),
+            0 => write!(fio, " --ramp_time={}ms", super::RAMP_MS),
+            sleeps_ms => write!(fio, " --startdelay={sleeps_ms}ms --write_bw_log={}", self.log(index)),
         };
         if run.knob.is_daemon() {
-            let _ = write!(fio, " --ioengine=nbd '--uri=nbd+unix:///v{index}/disk?socket={}'", self.socket(index).display());
+            let _ = write!(
+                fio,
+                " --ioengine=nbd '--uri=nbd+unix:///v{index}/disk?socket={}'",
+                self.socket(index).display()
+            );
         } else {
             let (device, offset) = (&self.kernel.device, index * PART_MIB);
             let _ = write!(fio, " --ioengine=io_uring --direct=1 --filename={device} --offset={offset}m");
@@ -215,12 +215,9 @@ impl Bed {
         self.folder.path().join(format!("{index}.sock"))
     }
 
-    fn log_prefix(&self, index: usize) -> String {
-        self.folder.path().join(format!("{index}")).display().to_string()
-    }
-
-    fn log(&self, index: usize) -> PathBuf {
-        PathBuf::from(format!("{}_bw.1.log", self.log_prefix(index)))
+    /// Returns the name of the log of an app, to which fio adds a suffix.
+    fn log(&self, index: usize) -> String {
+        self.folder.path().join(index.to_string()).display().to_string()
     }
 }
 

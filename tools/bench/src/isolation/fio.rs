@@ -25,7 +25,8 @@ pub(super) fn parse(text: &str) -> Option<Outcome> {
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = json.get("jobs")?.get(0)?;
     let rate = |way: &Value| way.get("bw_bytes").and_then(Value::as_f64);
-    let way = ["read", "write"].iter().filter_map(|way| job.get(way)).find(|way| rate(way).is_some_and(|rate| rate > 0.0))?;
+    let way =
+        ["read", "write"].iter().filter_map(|way| job.get(way)).find(|way| rate(way).is_some_and(|rate| rate > 0.0))?;
     let percentile = |name: &str| Some(way.get("lat_ns")?.get("percentile")?.get(name)?.as_f64()? / 1e3);
     Some(Outcome {
         mbps: rate(way)? / 1e6,
@@ -65,7 +66,8 @@ mod tests {
     #[test]
     fn json_of_fio_is_parsed_for_readers_and_writers() {
         let idle = r#"{"bw_bytes": 0, "iops": 0.0}"#;
-        let busy = r#"{"bw_bytes": 4000000, "iops": 61.5, "lat_ns": {"percentile": {"50.000000": 2000, "99.000000": 9500}}}"#;
+        let busy =
+            r#"{"bw_bytes": 4000000, "iops": 61.5, "lat_ns": {"percentile": {"50.000000": 2000, "99.000000": 9500}}}"#;
         let expected = Outcome { mbps: 4.0, iops: 61.5, p50_us: 2.0, p99_us: 9.5, completions: Vec::new() };
         for (read, write) in [(busy, idle), (idle, busy)] {
             let text = format!("fio: a warning\n{{\"jobs\": [{{\"read\": {read}, \"write\": {write}}}]}}");
