@@ -71,17 +71,15 @@ struct Setting {
 /// Weights of the apps decide.
 const PLAIN: Setting = Setting { knob: Knob::None, name: "", weight: 1000, others: 1.0, depth: DEPTH, bursts: true };
 const EXTRA: Setting = Setting { bursts: false, ..PLAIN };
-const SETTINGS: [Setting; 12] = [
+const SETTINGS: [Setting; 10] = [
     PLAIN,
     Setting { knob: Knob::Deadline, name: "real-time, best-effort", ..PLAIN },
     Setting { knob: Knob::Bfq, name: "weights 200:100", weight: 200, ..EXTRA },
     Setting { knob: Knob::Bfq, name: "weights 1000:100", ..PLAIN },
-    Setting { knob: Knob::Throttle, name: "others to 75 %", others: 0.75, ..EXTRA },
     Setting { knob: Knob::Throttle, name: "others to 50 %", others: 0.5, ..PLAIN },
     Setting { knob: Knob::Throttle, name: "others to 25 %", others: 0.25, ..EXTRA },
     Setting { knob: Knob::Noop, name: "depth 32", ..PLAIN },
     Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 32", ..PLAIN },
-    Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 16", depth: 16, ..EXTRA },
     Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 8", depth: 8, ..EXTRA },
     Setting { knob: Knob::Mclock, name: "weights 1000:100, depth 4", depth: 4, ..EXTRA },
 ];

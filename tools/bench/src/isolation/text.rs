@@ -41,6 +41,7 @@ const TABLES: [(&str, &str, &[Column]); 5] = [
             ("its p99 [us]", "p99_us", 0, false),
             ("the others [MB/s]", "others", 0, false),
             ("all, to no knob", "all", 2, true),
+            ("busy CPUs", "cpus", 2, false),
         ],
     ),
     (
