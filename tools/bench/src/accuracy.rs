@@ -6,7 +6,7 @@
 //! offers reservations.
 
 mod hosts;
-mod kernel;
+pub(crate) mod kernel;
 mod slots;
 mod throttle;
 
@@ -160,7 +160,7 @@ fn limits(
     let mut has_filter = true;
     let mut kernel = None;
     if !options.own_only {
-        match kernel::Kernel::new(scratch.path(), if quick { 64 } else { 1024 }) {
+        match kernel::Kernel::new(scratch.path(), if quick { 64 } else { 1024 }, LIMITS.len()) {
             Ok(ready) => kernel = Some(ready),
             Err(reason) => report.note(format!("blk-throttle and BFQ left out: {reason}")),
         }

@@ -17,6 +17,7 @@ mod core;
 mod fio;
 mod history;
 mod hostile;
+mod isolation;
 mod load;
 mod nbd;
 mod network;
@@ -73,6 +74,8 @@ enum What {
     Hostile(hostile::Options),
     /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
     Accuracy(accuracy::Options),
+    /// The experiments of isol-bench (IISWC 2025): knobs of the kernel and the daemon on the same device.
+    Isolation(isolation::Options),
     /// A minimum on storage that other hosts use too, next to the same hosts without an exchange.
     Pool(pool::Options),
     /// Parts of a network link, next to a plain queue and HTB, and what the daemon carries.
@@ -105,6 +108,7 @@ impl Bench {
             What::Page => page::run(self.quick),
             What::Sim => sim::run(self.quick),
             What::Hostile(options) => hostile::run(options, self.quick),
+            What::Isolation(options) => isolation::run(options, self.quick),
             What::Pool(options) => pool::run(options, self.quick),
             What::Accuracy(options) => accuracy::run(options, self.quick),
             What::Network(options) => network::run(options, self.quick),

@@ -1,4 +1,5 @@
 //! The kernel's schedulers on a loop device over a file: blk-throttle (limits) and BFQ (shares).
+//! `cargo xtask bench isolation` uses the device and its groups as well.
 //!
 //! They need root and the blkio controller of cgroup v1. If either is missing, the error says so. The groups and the
 //! loop device are removed at the end.
@@ -15,17 +16,19 @@ use super::DEPTH;
 const CONTROLLER: &str = "/sys/fs/cgroup/blkio";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A loop device and three groups.
-pub(super) struct Kernel {
-    device: String,
+/// A loop device, and control groups.
+pub(crate) struct Kernel {
+    pub(crate) device: String,
     /// The device's queue folder in sysfs.
-    queue: PathBuf,
-    number: String,
-    groups: PathBuf,
+    pub(crate) queue: PathBuf,
+    pub(crate) number: String,
+    /// Folders of the groups.
+    pub(crate) groups: Vec<PathBuf>,
 }
 
 impl Kernel {
-    pub(super) fn new(scratch: &Path, mib: u64) -> Result<Kernel, String> {
+    /// Makes a device over a new file, and `groups` control groups.
+    pub(crate) fn new(scratch: &Path, mib: u64, groups: usize) -> Result<Kernel, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("they need root".to_owned());
         }
@@ -45,11 +48,11 @@ impl Kernel {
         let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let block = Path::new("/sys/block").join(device.trim_start_matches("/dev/"));
         let number = fs::read_to_string(block.join("dev")).unwrap_or_default().trim().to_owned();
-        let groups = Path::new(CONTROLLER).join(format!("sluice-bench-{}", std::process::id()));
+        let folder = |index| Path::new(CONTROLLER).join(format!("sluice-bench-{}-{index}", std::process::id()));
+        let groups = (0..groups).map(folder).collect();
         let kernel = Kernel { device, queue: block.join("queue"), number, groups };
-        for name in NAMES {
-            let made = fs::create_dir_all(kernel.groups.join(name));
-            made.map_err(|error| format!("Cannot make {}: {error}", kernel.groups.display()))?;
+        for group in &kernel.groups {
+            fs::create_dir(group).map_err(|error| format!("Cannot make {}: {error}", group.display()))?;
         }
         Ok(kernel)
     }
@@ -73,27 +76,26 @@ impl Kernel {
     pub(super) fn bfq(&self, time: Duration) -> Result<Vec<f64>, String> {
         self.set_scheduler("bfq")?;
         set(&self.queue.join("iosched/low_latency"), "0")?;
-        for (name, weight) in NAMES.iter().zip(["100", "200", "300"]) {
-            set(&self.groups.join(name).join("blkio.bfq.weight"), weight)?;
+        for (group, weight) in self.groups.iter().zip(["100", "200", "300"]) {
+            set(&group.join("blkio.bfq.weight"), weight)?;
         }
         Ok(self.jobs(time)?.into_iter().map(|(iops, _)| iops).collect())
     }
 
-    fn set_scheduler(&self, name: &str) -> Result<(), String> {
+    pub(crate) fn set_scheduler(&self, name: &str) -> Result<(), String> {
         set(&self.queue.join("scheduler"), name)
     }
 
     fn set_limits(&self, limits: &[u64]) -> Result<(), String> {
-        for (name, limit) in NAMES.iter().zip(limits) {
-            let file = self.groups.join(name).join("blkio.throttle.read_iops_device");
-            set(&file, &format!("{} {limit}", self.number))?;
+        for (group, limit) in self.groups.iter().zip(limits) {
+            set(&group.join("blkio.throttle.read_iops_device"), &format!("{} {limit}", self.number))?;
         }
         Ok(())
     }
 
     fn jobs(&self, time: Duration) -> Result<Vec<(f64, f64)>, String> {
-        let job = |name: &&str| {
-            let group = self.groups.join(name).join("cgroup.procs");
+        let job = |(name, group): (&&str, &PathBuf)| {
+            let group = group.join("cgroup.procs");
             let fio = format!(
                 "echo $$ > {} && exec fio --name={name} --filename={} --ioengine=libaio --direct=1 --bs=8k --rw=randread \
                  --iodepth={DEPTH} --norandommap --time_based --ramp_time=1 --runtime={}ms --minimal",
@@ -103,7 +105,7 @@ impl Kernel {
             );
             Command::new("sh").args(["-c", &fio]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
-        let jobs: Vec<_> = NAMES.iter().map(job).collect();
+        let jobs: Vec<_> = NAMES.iter().zip(&self.groups).map(job).collect();
         let mut measured = Vec::new();
         for job in jobs {
             let output = job.and_then(std::process::Child::wait_with_output);
@@ -123,13 +125,12 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         let _ = self.set_scheduler("none");
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
-        for name in NAMES {
-            let _ = fs::remove_dir(self.groups.join(name));
+        for group in &self.groups {
+            let _ = fs::remove_dir(group);
         }
-        let _ = fs::remove_dir(&self.groups);
     }
 }
 
-fn set(file: &Path, value: &str) -> Result<(), String> {
+pub(crate) fn set(file: &Path, value: &str) -> Result<(), String> {
     fs::write(file, value).map_err(|error| format!("Cannot write {value} to {}: {error}", file.display()))
 }

@@ -1,0 +1,233 @@
+//! The device under test: a loop device over a file with direct I/O, and what divides it among apps.
+//!
+//! Each app is a fio process with a part of the device. With a knob of the kernel it reads the device itself, from a
+//! control group of its own. With the daemon it reads the same device over NBD, as a VM of its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::accuracy::kernel::{Kernel, set};
+use crate::server::{self, Server};
+use crate::workspace;
+
+use super::fio::{self, Outcome};
+
+/// Most apps of a run; each has a part of this size.
+pub(super) const APPS_MAX: usize = 8;
+const PART_MIB: usize = 128;
+/// Limit of a group that shall not be limited, in MB/s: the kernel's throttle is then in force, but never waits.
+const NO_LIMIT: f64 = 1e5;
+/// The default depth of a device of the daemon.
+pub(super) const DEPTH: u32 = 32;
+
+/// What divides the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knob {
+    None,
+    Deadline,
+    Bfq,
+    Throttle,
+    Noop,
+    Mclock,
+}
+
+impl Knob {
+    pub(super) const ALL: [Knob; 6] = [Knob::None, Knob::Deadline, Knob::Bfq, Knob::Throttle, Knob::Noop, Knob::Mclock];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Knob::None => "none",
+            Knob::Deadline => "mq-deadline",
+            Knob::Bfq => "BFQ",
+            Knob::Throttle => "blk-throttle (io.max)",
+            Knob::Noop => "sluice noop",
+            Knob::Mclock => "sluice mclock",
+        }
+    }
+
+    fn is_daemon(self) -> bool {
+        matches!(self, Knob::Noop | Knob::Mclock)
+    }
+}
+
+/// A fio process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct App {
+    pub(super) pattern: &'static str,
+    pub(super) block_kib: u32,
+    pub(super) depth: u32,
+    /// Weight, with BFQ and the daemon.
+    pub(super) weight: u32,
+    /// Limit in MB/s, with blk-throttle.
+    pub(super) limit: Option<f64>,
+    /// I/O class, with mq-deadline: 1 is real-time, 2 is best-effort.
+    pub(super) class: u8,
+    /// Time that it sleeps first. If it does, every completion is recorded.
+    pub(super) sleeps_ms: u64,
+}
+
+impl App {
+    /// A latency-critical app: one random read of 4 KiB after the other.
+    pub(super) const LATENCY: App = App { block_kib: 4, depth: 1, ..App::BATCH };
+    /// A batch app, which keeps the device busy.
+    pub(super) const BATCH: App =
+        App { pattern: "randread", block_kib: 64, depth: 32, weight: 100, limit: None, class: 2, sleeps_ms: 0 };
+}
+
+/// Apps, the knob in front of the device, and the daemon's depth.
+pub(super) struct Run<'a> {
+    pub(super) knob: Knob,
+    pub(super) depth: u32,
+    pub(super) apps: &'a [App],
+    pub(super) time_ms: u64,
+}
+
+pub(super) struct Bed {
+    kernel: Kernel,
+    daemon: PathBuf,
+    /// Of the daemon's cost model, once it is measured.
+    pub(super) knee: Option<u64>,
+    folder: tempfile::TempDir,
+    _scratch: tempfile::TempDir,
+}
+
+impl Bed {
+    pub(super) fn new(folder: Option<&Path>, daemon: PathBuf) -> Result<Bed, String> {
+        let scratch = server::scratch(folder)?;
+        let kernel = Kernel::new(scratch.path(), (APPS_MAX * PART_MIB) as u64, APPS_MAX)?;
+        let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
+        Ok(Bed { kernel, daemon, knee: None, folder, _scratch: scratch })
+    }
+
+    /// Runs the apps at the same time. Returns the outcome of each, and the mean number of busy CPUs.
+    pub(super) fn run(&self, run: &Run<'_>) -> Result<(Vec<Outcome>, f64), String> {
+        let daemon = self.prepare(run)?;
+        let before = cpu_seconds();
+        let children: Vec<Child> = (0..run.apps.len()).map(|index| self.start(run, index)).collect::<Result<_, _>>()?;
+        let outputs: Vec<_> = children.into_iter().map(Child::wait_with_output).collect();
+        let after = cpu_seconds();
+        drop(daemon);
+        let mut outcomes = Vec::new();
+        for (index, output) in outputs.into_iter().enumerate() {
+            let output = output.map_err(|error| format!("fio: {error}"))?;
+            let parsed = fio::parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+                format!("{}: Cannot parse fio's output: {}", run.knob.name(), String::from_utf8_lossy(&output.stderr))
+            })?;
+            let slept = run.apps[index].sleeps_ms > 0;
+            let log = slept.then(|| fs::read_to_string(format!("{}_bw.1.log", self.log(index))).unwrap_or_default());
+            outcomes.push(Outcome { completions: log.map(|log| fio::parse_log(&log)).unwrap_or_default(), ..parsed });
+        }
+        Ok((outcomes, (after.0 - before.0) / (after.1 - before.1)))
+    }
+
+    /// Sets the knob: the groups of the kernel, or the daemon.
+    fn prepare(&self, run: &Run<'_>) -> Result<Option<Server>, String> {
+        self.kernel.set_scheduler(match run.knob {
+            Knob::Deadline => "mq-deadline",
+            Knob::Bfq => "bfq",
+            _ => "none",
+        })?;
+        if run.knob == Knob::Bfq {
+            // Its heuristics would give weights to what they take for interactive.
+            set(&self.kernel.queue.join("iosched/low_latency"), "0")?;
+        }
+        for (group, app) in self.kernel.groups.iter().zip(run.apps) {
+            if run.knob == Knob::Bfq {
+                set(&group.join("blkio.bfq.weight"), &app.weight.to_string())?;
+            }
+            // 0 removes a limit.
+            let limit = if run.knob == Knob::Throttle { app.limit.unwrap_or(NO_LIMIT) * 1e6 } else { 0.0 };
+            for file in ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"] {
+                set(&group.join(file), &format!("{} {limit:.0}", self.kernel.number))?;
+            }
+        }
+        if !run.knob.is_daemon() {
+            return Ok(None);
+        }
+        let sockets = (0..run.apps.len()).map(|index| self.socket(index)).collect();
+        Server::build_of_sluice(&self.daemon, self.folder.path(), "host", &self.host_file(run), sockets).map(Some)
+    }
+
+    fn host_file(&self, run: &Run<'_>) -> String {
+        let device = &self.kernel.device;
+        let scheduler = if run.knob == Knob::Noop { "noop" } else { "mclock" };
+        let mut text = format!(
+            "[device.disk]\npath = \"{device}\"\nscheduler = \"{scheduler}\"\ndepth = {}\n[device.disk.cost]\nknee = \"{}B\"\n",
+            run.depth,
+            self.knee.unwrap_or(300_000)
+        );
+        for (index, app) in run.apps.iter().enumerate() {
+            let _ = writeln!(text, "[vm.v{index}]");
+            if run.knob == Knob::Mclock {
+                let _ = writeln!(text, "weight = {}", app.weight);
+            }
+            let _ = writeln!(
+                text,
+                "[vm.v{index}.volume.disk]\ndevice = \"disk\"\nsource = \"{device}\"\noffset = \"{}MiB\"\n\
+                 size = \"{PART_MIB}MiB\"\nexport = {{ socket = \"{}\" }}",
+                index * PART_MIB,
+                self.socket(index).display()
+            );
+        }
+        text
+    }
+
+    /// Starts an app. A shell puts itself into the group before it becomes fio.
+    fn start(&self, run: &Run<'_>, index: usize) -> Result<Child, String> {
+        let app = run.apps[index];
+        // An app that does not sleep runs until the others have slept.
+        let slept_ms: u64 = run.apps.iter().map(|other| other.sleeps_ms).sum();
+        let time_ms = run.time_ms + slept_ms - app.sleeps_ms;
+        let mut fio = format!(
+            "exec timeout 60 fio --name=app --rw={} --bs={}k --iodepth={} --size={PART_MIB}m --time_based \
+             --runtime={}ms --randrepeat=0 --norandommap --thread --clat_percentiles=0 --lat_percentiles=1 \
+             --output-format=json",
+            app.pattern, app.block_kib, app.depth, time_ms
+        );
+        let _ = match app.sleeps_ms {
+            // Until all apps have started.
+            0 => write!(fio, " --ramp_time={}ms", super::RAMP_MS),
+            sleeps_ms => write!(fio, " --startdelay={sleeps_ms}ms --write_bw_log={}", self.log(index)),
+        };
+        if run.knob.is_daemon() {
+            let _ = write!(
+                fio,
+                " --ioengine=nbd '--uri=nbd+unix:///v{index}/disk?socket={}'",
+                self.socket(index).display()
+            );
+        } else {
+            let (device, offset) = (&self.kernel.device, index * PART_MIB);
+            let _ = write!(fio, " --ioengine=io_uring --direct=1 --filename={device} --offset={offset}m");
+            if run.knob == Knob::Deadline {
+                let _ = write!(fio, " --prioclass={}", app.class);
+            }
+            fio = format!("echo $$ > {}/cgroup.procs && {fio}", self.kernel.groups[index].display());
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &fio]).current_dir(workspace::root()).stdin(Stdio::null());
+        let spawned = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        spawned.map_err(|error| format!("Cannot start fio: {error}"))
+    }
+
+    fn socket(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("{index}.sock"))
+    }
+
+    /// Returns the name of the log of an app, to which fio adds a suffix.
+    fn log(&self, index: usize) -> String {
+        self.folder.path().join(index.to_string()).display().to_string()
+    }
+}
+
+/// Returns the seconds that all CPUs were busy, and the seconds since the start of the machine.
+fn cpu_seconds() -> (f64, f64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let first = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    let (all, idle): (f64, f64) = (ticks.iter().take(8).sum(), ticks.iter().skip(3).take(2).sum());
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    ((all - idle) / per_second, all / cpus / per_second)
+}
