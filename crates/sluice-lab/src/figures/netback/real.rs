@@ -147,8 +147,8 @@ pub(crate) fn priorities(quick: bool) -> Vec<NicTrial> {
         let vms = vec![vm("VM1", &[(0, 3), (6, 9)], 30), vm("VM2", &[(0, 9)], 1)];
         let system = System::Weighted(Weighted { unit: "packets", delay: Duration::from_secs(1), hold });
         let name = format!("VM1 stops from 3 to 6 s, delay = 1 s, hold = {hold}");
-        // A second before it stops, that of `delay`, those without it, and those after it has begun again.
-        NicTrial { parts: vec![(2, 3), (3, 4), (4, 6), (7, 9)], ..steady(&name, system, vms, 9) }
+        // Before it stops, the second of `delay`, one without it, and after it has begun again.
+        NicTrial { parts: vec![(1, 3), (3, 4), (5, 6), (7, 9)], ..steady(&name, system, vms, 9) }
     };
     vec![changing, holding(false), holding(true)]
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use sluice_client::net::Namespace;
 use sluice_lab::real::nics::{FLOW_MBIT, PAYLOAD};
 
-use super::lab;
+use super::{lab, priority};
 
 /// Time after which a receiver prints what has arrived, in seconds.
 const EVERY_S: f64 = 0.1;
@@ -33,7 +33,7 @@ struct Process(Child);
 
 impl Process {
     fn start(at: &Namespace, words: &str, output: Stdio) -> io::Result<Process> {
-        let mut iperf = Command::new("iperf");
+        let mut iperf = priority::command("iperf");
         iperf.args(words.split_whitespace());
         let mut command = at.command(&iperf);
         command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().map(Process)
