@@ -88,7 +88,7 @@ mod tests {
                 let uplink = &host.uplinks["lan"];
                 assert_eq!(uplink.rate.is_none(), trial.system == System::Netback, "{}", trial.name);
                 for vm in &trial.vms {
-                    let (policy, due) = (&host.vms[vm.name].net, vm.policy(second));
+                    let (policy, due) = (&host.vms[vm.name].net.transmit, vm.policy(second));
                     let weight = |policy: &sluice_sched::Policy| policy.effective_weight().unwrap().as_f64();
                     let is_weighted = matches!(trial.system, System::Weighted(_));
                     assert!(!is_weighted || (weight(policy) - weight(&due)).abs() < 1e-9, "{}", trial.name);

@@ -47,16 +47,17 @@ impl Drop for Process {
     }
 }
 
-/// Sends flows until it is dropped, or for its time.
+/// Sends flows until it is dropped.
 pub(super) struct Sender {
     _process: Process,
 }
 
 impl Sender {
-    /// Starts the flows of a VM.
+    /// Starts the flows of a VM. They end when this is dropped, at the latest a second after their time.
     pub(super) fn start(from: &Namespace, vm: usize, flows: u32, seconds: u64) -> io::Result<Sender> {
         let (to, port) = (lab::OUTSIDE, port(vm));
-        let words = format!("-c {to} -u -p {port} -b {FLOW_MBIT}m -l {PAYLOAD} -P {flows} -t {seconds}");
+        let most = seconds + 1;
+        let words = format!("-c {to} -u -p {port} -b {FLOW_MBIT}m -l {PAYLOAD} -P {flows} -t {most}");
         Ok(Sender { _process: Process::start(from, &words, Stdio::null())? })
     }
 }

@@ -44,6 +44,8 @@ mod relay;
 const UNIT: &str = "Mb/s";
 /// Shorter pauses of the machine do no harm: the server makes up for 20 ms of the wire's time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Time for which senders go on after the end.
+const TAIL: Duration = Duration::from_millis(300);
 /// Interval between two looks at pauses.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
@@ -193,6 +195,8 @@ async fn measure_once(trial: &NicTrial, plug: Plug) -> Result<Run<f64>, Failure>
         until(began + Duration::from_secs(second as u64 + 1), &mut pauses).await;
         paused.push(pauses.take());
     }
+    // What arrived last is printed with what comes after it.
+    tokio::time::sleep(TAIL).await;
     drop(senders);
     let rates: Vec<Vec<f64>> =
         receivers.into_iter().map(|receiver| receiver.finish().rates(began, trial.seconds)).collect();
