@@ -86,7 +86,7 @@ mod tests {
                 let text = text(&trial, plug, 4000, folder, second);
                 let host = sluice_config::parse("x.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 let uplink = &host.uplinks["lan"];
-                assert_eq!(uplink.rate.is_none(), trial.system == System::Netback, "{}", trial.name);
+                assert_eq!(uplink.link.capacity.bytes.is_none(), trial.system == System::Netback, "{}", trial.name);
                 for vm in &trial.vms {
                     let (policy, due) = (&host.vms[vm.name].net.transmit, vm.policy(second));
                     let weight = |policy: &sluice_sched::Policy| policy.effective_weight().unwrap().as_f64();
