@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Place, run, run_within, sluice, until};
+use crate::common::{Place, run_within, sluice, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -22,7 +22,7 @@ use super::host;
 use super::priority;
 use super::relay::Relay;
 use sluice_daemon::failure::Failure;
-use sluice_daemon::server::{Server, ServerError};
+use sluice_daemon::server::Server;
 use sluice_testbed::folder::{self, Folder};
 
 /// Address of the station outside.
@@ -89,13 +89,13 @@ impl Lab {
                     // The uplink's thread starts here, and inherits it.
                     priority::raise();
                 }
-                server.apply(&host).map(drop)
+                server.apply(&host).map(drop).map_err(Failure::from)
             });
             (server, applied)
         };
-        let (server, applied): (Server, io::Result<Result<(), ServerError>>) = blocking(inside).await;
+        let (server, applied): (Server, io::Result<Result<(), Failure>>) = blocking(inside).await;
         self.server = Some(server);
-        Ok(applied??)
+        applied?
     }
 
     /// Ends the front ends and the server.
