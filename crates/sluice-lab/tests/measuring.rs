@@ -4,4 +4,5 @@
 mod common;
 
 mod real_guests;
+mod real_nics;
 mod report_page;

@@ -14,8 +14,8 @@ use crate::progress::Style;
 ///
 /// With --real, figures of mClock and Flubber run on real I/O next to the simulation: this process serves temporary disks over NBD and
 /// vhost-user-blk on a device of constant rate, six times as fast as in the paper, or on one with the completion times of a modelled
-/// drive. All of them take less than 25 minutes. The exit code is 1 if a real value differs from the simulated one by more than 3 %, or 10 %
-/// on a modelled drive.
+/// drive. As root the figures of netback run with NICs of this process and iperf in network namespaces. All of them take less than 32 minutes. The
+/// exit code is 1 if a real value differs from the simulated one by more than 3 %, or 10 % on a modelled drive or behind a queue that drops.
 ///
 /// With --guests the VMs are three Linux guests under QEMU that measure their requests themselves, in real time: 26 minutes for two figures of
 /// mClock. As root the kernel's BFQ and blk-throttle run on the same file. QEMU must be installed; kernel and busybox
@@ -29,7 +29,7 @@ pub struct Reproduce {
     #[arg(long, conflicts_with = "docs")]
     pub quick: bool,
     /// Run on real I/O: mclock-allocation, mclock-limits, mclock-reservations, mclock-latency, mclock-idle-credit, mclock-batching,
-    /// flubber-credits, rows of them, or all.
+    /// flubber-credits; as root the figures of netback but for netback-disk; rows of them, or all.
     #[arg(long, conflicts_with_all = ["list", "threads", "fresh"])]
     pub real: bool,
     /// With --real: mclock-reservations and mclock-oltp with three guests under QEMU.

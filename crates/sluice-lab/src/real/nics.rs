@@ -125,7 +125,7 @@ pub struct NicTrial {
     pub vms: Vec<NicVm>,
     /// Length in seconds.
     pub seconds: usize,
-    /// Measured intervals: first second, and the one after the last. Each VM that sends in one has a value.
+    /// Measured intervals: first second, and the one after the last. A VM that sends in all of one has a value.
     pub parts: Vec<(usize, usize)>,
     /// Whether the NICs are also connected over vhost-user-net.
     pub over_vhost: bool,
@@ -134,11 +134,14 @@ pub struct NicTrial {
 impl NicTrial {
     /// The measured values: indices of interval and VM.
     pub fn values(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let has_begun = |part: usize, vm: usize| {
-            self.vms[vm].sends.first().is_some_and(|(from, _)| *from <= self.parts[part].0 as u64)
-        };
         let of_part = move |part| (0..self.vms.len()).map(move |vm| (part, vm));
-        (0..self.parts.len()).flat_map(of_part).filter(move |(part, vm)| has_begun(*part, *vm))
+        (0..self.parts.len()).flat_map(of_part).filter(move |(part, vm)| self.sends(*part, *vm))
+    }
+
+    /// Whether a VM sends in an interval from its beginning to its end.
+    fn sends(&self, part: usize, vm: usize) -> bool {
+        let (first, end) = self.parts[part];
+        self.vms[vm].sends.iter().any(|(from, to)| *from <= first as u64 && end as u64 <= *to)
     }
 
     /// Part of a simulated value by which a real one may differ.

@@ -15,7 +15,7 @@ use crate::figure::LabError;
 use crate::real::nics::{NicTrial, NicVm, System, Weighted};
 
 /// Seconds of a run without a change, and of a quick one; the first is not measured.
-const SECONDS: [u64; 2] = [12, 4];
+const SECONDS: [u64; 2] = [10, 4];
 /// Start of the second VM, in seconds.
 const BEGINS: u64 = 5;
 /// Maximum rates in Mb/s of the figures that have them.
@@ -90,7 +90,7 @@ fn steady(name: &str, system: System, vms: Vec<NicVm>, seconds: u64) -> NicTrial
 
 /// Two VMs, the second of which begins later.
 fn limited(name: String, rates: [u64; 2], quick: bool) -> NicTrial {
-    let (begins, ends) = if quick { (2, 5) } else { (BEGINS, BEGINS + 7) };
+    let (begins, ends) = if quick { (2, 5) } else { (BEGINS, BEGINS + 6) };
     let vm = |name, from, limit_mbit| NicVm { limit_mbit, ..NicVm::new(name, &[(from, ends)]) };
     let vms = vec![vm("VM1", 0, rates[0]), vm("VM2", begins, rates[1])];
     let (middle, last) = (begins as usize, ends as usize);
@@ -112,7 +112,7 @@ const SYSTEMS: [(System, &str); 2] = [(System::Netback, "the paper's system"), (
 
 /// Fig. 6.
 pub(crate) fn unlimited(quick: bool) -> Vec<NicTrial> {
-    let length = if quick { length(quick) } else { 20 };
+    let length = if quick { length(quick) } else { 15 };
     let vms = || vec![NicVm::new("VM1", &[(0, length)]), NicVm::new("VM2", &[(0, length)])];
     SYSTEMS.map(|(system, name)| steady(name, system, vms(), length)).into()
 }
@@ -147,8 +147,8 @@ pub(crate) fn priorities(quick: bool) -> Vec<NicTrial> {
         let vms = vec![vm("VM1", &[(0, 3), (6, 9)], 30), vm("VM2", &[(0, 9)], 1)];
         let system = System::Weighted(Weighted { unit: "packets", delay: Duration::from_secs(1), hold });
         let name = format!("VM1 stops from 3 to 6 s, delay = 1 s, hold = {hold}");
-        // A second before it stops, that of `delay`, those without it, and those after it has begun again.
-        NicTrial { parts: vec![(2, 3), (3, 4), (4, 6), (7, 9)], ..steady(&name, system, vms, 9) }
+        // Before it stops, the second of `delay`, one without it, and after it has begun again.
+        NicTrial { parts: vec![(1, 3), (3, 4), (5, 6), (7, 9)], ..steady(&name, system, vms, 9) }
     };
     vec![changing, holding(false), holding(true)]
 }

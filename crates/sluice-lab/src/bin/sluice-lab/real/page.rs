@@ -8,6 +8,7 @@ use sluice_lab::report::write;
 use sluice_report::{Chart, Line, Page, Table};
 
 use super::Report;
+use super::nics::NOT_HERE;
 use super::report::{cells, deviation_percent, pauses};
 use super::results::{Compared, Drawn, Measured, Outcome, ShownVm, columns};
 
@@ -89,6 +90,9 @@ impl Report {
                 .iter()
                 .map(|reason| Block::Paragraph(format!("Figures of NICs did not run on this machine: {reason}."))),
         );
+        if self.outcomes.iter().any(|outcome| !outcome.notes.is_empty()) {
+            blocks.push(Block::Paragraph(NOT_HERE.to_owned()));
+        }
         for outcome in &self.outcomes {
             let figure = outcome.figure;
             let title = format!("{} {}: {}", figure.paper.name(), figure.label, figure.title);
@@ -111,7 +115,7 @@ impl Report {
              alike. Differences from the figure's own set-up are in [README.md](README.md)."
         } else {
             "The daemon on a real file, whose requests complete at the figure's rate or when a model of the drive says, with clients over NBD and \
-             vhost-user-blk. [README.md](README.md) describes devices and times."
+             vhost-user-blk; for netback with NICs on a link of 100 Mbit/s. [README.md](README.md) describes devices and times."
         };
         let part = match (self.quick, self.in_guests) {
             (false, _) => "",
@@ -119,8 +123,8 @@ impl Report {
             (true, true) => " This was a quick run: only a tenth of each figure's time was measured.",
         };
         format!(
-            "{how}{part} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled drive. \
-             \"Paused\" is the part of a value's seconds in which the machine did not run for a moment, and which were therefore left out. A machine \
+            "{how}{part} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled \
+             drive or behind a queue that drops. \"Paused\" is the part of a value's seconds in which the machine did not run for a moment, and which were therefore left out. A machine \
              with {cpus} CPUs, Sluicegate {}.",
             env!("CARGO_PKG_VERSION")
         )

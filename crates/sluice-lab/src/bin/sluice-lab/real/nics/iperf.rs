@@ -8,7 +8,7 @@ use std::time::Instant;
 use sluice_client::net::Namespace;
 use sluice_lab::real::nics::{FLOW_MBIT, PAYLOAD};
 
-use super::lab;
+use super::{lab, priority};
 
 /// Time after which a receiver prints what has arrived, in seconds.
 const EVERY_S: f64 = 0.1;
@@ -33,7 +33,7 @@ struct Process(Child);
 
 impl Process {
     fn start(at: &Namespace, words: &str, output: Stdio) -> io::Result<Process> {
-        let mut iperf = Command::new("iperf");
+        let mut iperf = priority::command("iperf");
         iperf.args(words.split_whitespace());
         let mut command = at.command(&iperf);
         command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().map(Process)
@@ -47,16 +47,17 @@ impl Drop for Process {
     }
 }
 
-/// Sends flows until it is dropped, or for its time.
+/// Sends flows until it is dropped.
 pub(super) struct Sender {
     _process: Process,
 }
 
 impl Sender {
-    /// Starts the flows of a VM.
+    /// Starts the flows of a VM. They end when this is dropped, at the latest a second after their time.
     pub(super) fn start(from: &Namespace, vm: usize, flows: u32, seconds: u64) -> io::Result<Sender> {
         let (to, port) = (lab::OUTSIDE, port(vm));
-        let words = format!("-c {to} -u -p {port} -b {FLOW_MBIT}m -l {PAYLOAD} -P {flows} -t {seconds}");
+        let most = seconds + 1;
+        let words = format!("-c {to} -u -p {port} -b {FLOW_MBIT}m -l {PAYLOAD} -P {flows} -t {most}");
         Ok(Sender { _process: Process::start(from, &words, Stdio::null())? })
     }
 }

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,10 @@ use tokio::runtime::Handle;
 use super::super::parsed;
 use super::Plug;
 use super::host;
+use super::priority;
 use super::relay::Relay;
 use sluice_daemon::failure::Failure;
-use sluice_daemon::server::{Server, ServerError};
+use sluice_daemon::server::Server;
 use sluice_testbed::folder::{self, Folder};
 
 /// Address of the station outside.
@@ -40,8 +42,8 @@ const AROUND: u32 = 24;
 pub(super) struct Lab {
     relays: Vec<Relay>,
     server: Option<Server>,
-    pub(super) vms: Vec<Namespace>,
-    pub(super) outside: Namespace,
+    pub(super) vms: Arc<[Namespace]>,
+    pub(super) outside: Arc<Namespace>,
     switch: Arc<Namespace>,
     plug: Plug,
     tick_us: u64,
@@ -53,47 +55,20 @@ impl Lab {
     pub(super) async fn start(trial: &NicTrial, plug: Plug) -> Result<Lab, Failure> {
         let folder = Folder::new(PREFIX).map_err(folder::cannot)?;
         let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
-        let vms = trial.vms.iter().map(|vm| Namespace::new(vm.name)).collect::<io::Result<Vec<_>>>()?;
+        let vms: Arc<[Namespace]> = trial.vms.iter().map(|vm| Namespace::new(vm.name)).collect::<io::Result<_>>()?;
         make_link(&switch, &outside, trial.system)?;
         let tick_us = tick_us()?;
-        let mut lab =
-            Lab { relays: Vec::new(), server: None, vms, outside, switch: Arc::new(switch), plug, tick_us, folder };
+        let (switch, outside) = (Arc::new(switch), Arc::new(outside));
+        let mut lab = Lab { relays: Vec::new(), server: None, vms, outside, switch, plug, tick_us, folder };
         lab.server = Some(Server::of(None));
         lab.apply(trial, 0).await?;
         lab.switch.ip(&format!("link set {} master br0 up", host::UPLINK))?;
-        lab.connect()?;
+        let (vms, switch, outside) = (Arc::clone(&lab.vms), Arc::clone(&lab.switch), Arc::clone(&lab.outside));
+        let sockets = lab.folder.sockets().to_owned();
+        lab.relays = blocking(move || connect(&vms, &switch, plug, &sockets)).await?;
+        let vms = Arc::clone(&lab.vms);
+        blocking(move || wait_for_stations(&vms, &outside)).await?;
         Ok(lab)
-    }
-
-    /// Gives each station its interface.
-    fn connect(&mut self) -> io::Result<()> {
-        for (number, vm) in self.vms.iter().enumerate() {
-            match self.plug {
-                Plug::Tap => self.switch.move_to(&host::tap(number), vm, "eth0")?,
-                Plug::VhostUser => {
-                    let socket = host::socket(self.folder.sockets(), number);
-                    self.relays.push(Relay::start(vm, &host::mac(number), &socket)?);
-                }
-            }
-            vm.up("eth0", &format!("{}/24", Ipv4Addr::new(10, 77, 0, number as u8 + 1)))?;
-        }
-        Ok(())
-    }
-
-    /// Waits until each station reaches the outside: then each knows the other's address, and no frame is flooded.
-    pub(super) fn wait_for_stations(&self) -> Result<(), Failure> {
-        let _echo = Echo::start(&self.outside, ECHO)?;
-        for (number, vm) in self.vms.iter().enumerate() {
-            let mut probe = Probe::new(vm, SocketAddr::new(IpAddr::V4(OUTSIDE), ECHO))?;
-            let began = Instant::now();
-            while !probe.ask().is_ok_and(|answer| answer.is_some()) {
-                if began.elapsed() > REACH_MAX {
-                    let text = format!("Station {} does not reach the outside through the daemon", number + 1);
-                    return Err(Failure::Refused(text));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Puts the weights of a second into force, if they differ from those of the one before.
@@ -110,15 +85,17 @@ impl Lab {
         let inside = move || {
             let applied = switch.enter(|| {
                 let _inside = runtime.enter();
-                server.apply(&host).map(drop)
+                if second == 0 {
+                    // The uplink's thread starts here, and inherits it.
+                    priority::raise();
+                }
+                server.apply(&host).map(drop).map_err(Failure::from)
             });
             (server, applied)
         };
-        let applied = tokio::task::spawn_blocking(inside).await;
-        let (server, applied): (Server, io::Result<Result<(), ServerError>>) =
-            applied.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        let (server, applied): (Server, io::Result<Result<(), Failure>>) = blocking(inside).await;
         self.server = Some(server);
-        Ok(applied??)
+        applied?
     }
 
     /// Ends the front ends and the server.
@@ -129,6 +106,59 @@ impl Lab {
             server.drain(deadline).until(deadline).await;
         }
     }
+}
+
+/// Calls a function that waits for the server, whose connections this thread's runtime accepts.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// Gives each station its interface; returns the front ends over vhost-user-net.
+fn connect(vms: &[Namespace], switch: &Namespace, plug: Plug, sockets: &Path) -> io::Result<Vec<Relay>> {
+    let mut relays = Vec::new();
+    for (number, vm) in vms.iter().enumerate() {
+        match plug {
+            Plug::Tap => switch.move_to(&host::tap(number), vm, "eth0")?,
+            Plug::VhostUser => {
+                relays.push(Relay::start(vm, &host::mac(number), &host::socket(sockets, number))?);
+            }
+        }
+        vm.up("eth0", &format!("{}/24", address(number)))?;
+    }
+    Ok(relays)
+}
+
+/// Waits until each station reaches the outside: then each knows the other's address, and no frame is flooded.
+fn wait_for_stations(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
+    let _echo = Echo::start(outside, ECHO)?;
+    for (number, vm) in vms.iter().enumerate() {
+        let mut probe = Probe::new(vm, SocketAddr::new(IpAddr::V4(OUTSIDE), ECHO))?;
+        let began = Instant::now();
+        while !probe.ask().is_ok_and(|answer| answer.is_some()) {
+            if began.elapsed() > REACH_MAX {
+                return Err(io::Error::other(format!("station {} does not reach the outside", number + 1)));
+            }
+        }
+    }
+    keep_addresses(vms, outside)
+}
+
+/// Makes the stations keep one another's addresses: a question about one after some seconds would be a frame of a VM that is to be silent.
+fn keep_addresses(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
+    let shown = outside.ip("link show dev eth0")?;
+    let of_outside = shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap_or_default();
+    for (number, vm) in vms.iter().enumerate() {
+        vm.ip(&format!("neigh replace {OUTSIDE} lladdr {of_outside} dev eth0 nud permanent"))?;
+        let (address, mac) = (address(number), host::mac(number));
+        outside.ip(&format!("neigh replace {address} lladdr {mac} dev eth0 nud permanent"))?;
+    }
+    Ok(())
+}
+
+/// Address of a VM's station.
+fn address(vm: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, vm as u8 + 1)
 }
 
 /// Makes the bridge and the link to the outside; in the paper's system with the queue that drops its tail.

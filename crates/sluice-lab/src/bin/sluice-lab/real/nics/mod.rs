@@ -16,6 +16,7 @@
 //! | host file | `host` |
 //! | namespaces, queue and server | `lab` |
 //! | senders and receivers | `iperf` |
+//! | real-time priority | `priority` |
 //! | the front end over vhost-user-net | `relay` |
 
 use std::time::{Duration, Instant};
@@ -36,12 +37,15 @@ use sluice_testbed::pauses::Pauses;
 mod host;
 mod iperf;
 mod lab;
+mod priority;
 mod relay;
 
 /// Unit of the values: data in the datagrams.
 const UNIT: &str = "Mb/s";
 /// Shorter pauses of the machine do no harm: the server makes up for 20 ms of the wire's time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Time for which senders go on after the end.
+const TAIL: Duration = Duration::from_millis(300);
 /// Interval between two looks at pauses.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
@@ -78,6 +82,11 @@ pub(super) fn missing() -> Option<String> {
         .or_else(lab::missing)
 }
 
+/// Why one of the paper's figures is not here, for the page.
+pub(super) const NOT_HERE: &str = "netback Fig. 8 (disk I/O beside a sender) does not run here. Its cause in the model and in the paper is one CPU of a driver domain, on which \
+    packets and disk requests take turns. The daemon has no such CPU: each disk and each uplink has a thread of its own, and a run would only \
+    show the number of the machine's CPUs. `cargo xtask bench network` measures disks and NICs next to each other.";
+
 /// Sentences on how a figure ran, for the page.
 pub(super) fn notes(figure: &Figure) -> Vec<String> {
     let stations = "Here the daemon serves NICs to stations in network namespaces, which send with iperf 2 at 100 Mb/s of data for each flow. A value is what \
@@ -105,12 +114,12 @@ pub(super) async fn run(real: &NicFigure, quick: bool, note: Note<'_>) -> Result
 }
 
 fn plugs(trial: &NicTrial) -> &'static [Plug] {
-    if trial.over_vhost { &[Plug::VhostUser, Plug::Tap] } else { &[Plug::Tap] }
+    if trial.over_vhost { &[Plug::Tap, Plug::VhostUser] } else { &[Plug::Tap] }
 }
 
 /// Runs a trial simulated and over its plugs.
 async fn measure(trial: NicTrial) -> Result<Measured, Failure> {
-    let mut runs = Vec::new();
+    let mut runs: Vec<(Plug, Run<f64>)> = Vec::new();
     for plug in plugs(&trial) {
         runs.push((*plug, run::repeated(async || measure_once(&trial, *plug).await).await?));
     }
@@ -137,7 +146,8 @@ async fn measure(trial: NicTrial) -> Result<Measured, Failure> {
         values,
         drawn: Drawn::OverTime,
         rate_unit: UNIT,
-        series: runs.pop().map(|(_, run)| run.series).unwrap_or_default(),
+        // Those over a TAP.
+        series: runs.swap_remove(0).1.series,
         windows,
         left_out,
         repeats,
@@ -166,7 +176,6 @@ async fn measure_once(trial: &NicTrial, plug: Plug) -> Result<Run<f64>, Failure>
     let mut lab = Lab::start(trial, plug).await?;
     let receivers: Vec<Receiver> =
         (0..trial.vms.len()).map(|vm| Receiver::start(&lab.outside, vm)).collect::<Result<_, _>>()?;
-    lab.wait_for_stations()?;
     let mut senders: Vec<Option<Sender>> = trial.vms.iter().map(|_| None).collect();
     let mut pauses = Pauses::watch(PAUSE_MIN);
     let (began, mut paused) = (Instant::now(), Vec::new());
@@ -186,6 +195,8 @@ async fn measure_once(trial: &NicTrial, plug: Plug) -> Result<Run<f64>, Failure>
         until(began + Duration::from_secs(second as u64 + 1), &mut pauses).await;
         paused.push(pauses.take());
     }
+    // What arrived last is printed with what comes after it.
+    tokio::time::sleep(TAIL).await;
     drop(senders);
     let rates: Vec<Vec<f64>> =
         receivers.into_iter().map(|receiver| receiver.finish().rates(began, trial.seconds)).collect();

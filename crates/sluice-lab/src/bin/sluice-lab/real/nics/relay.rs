@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::priority;
 use rustix::io::{read, writev};
 use sluice_client::net::Namespace;
 use sluice_client::vhost::ClientError;
@@ -39,6 +40,7 @@ impl Relay {
         let ends = Arc::new(AtomicBool::new(false));
         let end = Arc::clone(&ends);
         let thread = thread::Builder::new().name("nic-relay".to_owned()).spawn(move || {
+            priority::raise();
             while !end.load(Ordering::Relaxed) {
                 match pass(&tap, &mut guest) {
                     Ok(0) => thread::sleep(PAUSE),
