@@ -197,14 +197,21 @@ fn compared(trial: Trial, mut runs: Vec<(Protocol, Run)>) -> Result<Measured, La
 /// Runs a trial over one protocol.
 async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
-    let parse = |buffered| fixture.host_files(trial, protocol, buffered).iter().map(|text| parsed(text)).collect();
+    let parse = |second, buffered| -> Result<Vec<_>, Failure> {
+        fixture.host_files(&trial.at(second), protocol, buffered).iter().map(|text| parsed(text)).collect()
+    };
     let models = host::model(trial)?;
-    let mut testbed = Testbed::begin(&parse, models, &|host| host::loads(trial, host), PAUSE_MIN).await?;
+    let mut testbed =
+        Testbed::begin(&|buffered| parse(0, buffered), models, &|host| host::loads(trial, host), PAUSE_MIN).await?;
     testbed.watch_pauses();
     let second = trial.scaled(Duration::from_secs(1));
-    let began = Instant::now();
+    let (began, awaited) = (Instant::now(), trial.awaited());
     let mut windows = Vec::new();
     for number in 0..trial.seconds() {
+        if trial.is_changed_at(number as u64) {
+            let hosts = parse(number as u64, testbed.buffered)?;
+            testbed.reload(hosts.last().expect("there is one")).await?;
+        }
         let starting = |vm: &usize| trial.vms[*vm].start == number as u64;
         (0..trial.vms.len()).filter(starting).for_each(|vm| testbed.load.start_vm(vm));
         testbed.run_until(began + second * (number as u32 + 1), &mut |_| {}).await?;
@@ -214,9 +221,14 @@ async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run, Failure>
             testbed.watch_pauses();
         }
         windows.push(Window { samples: window.iter().map(sample).collect(), pause });
+        let ended = testbed.load.ended();
+        if !awaited.is_empty() && awaited.iter().all(|vm| ended[*vm].is_some()) {
+            break;
+        }
     }
+    let ended = testbed.load.ended();
     testbed.end().await?;
-    Ok(Run::of(trial, &windows))
+    Ok(Run::of(trial, &windows, &ended))
 }
 
 fn parsed(text: &str) -> Result<Arc<Host>, Failure> {
@@ -257,5 +269,7 @@ fn unit(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Iops => "IOPS",
         Quantity::Latency => "ms",
+        Quantity::Seconds => "s",
+        Quantity::Ratio => "x last VM",
     }
 }

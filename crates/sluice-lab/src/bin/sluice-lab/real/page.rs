@@ -87,7 +87,8 @@ impl Report {
             let figure = outcome.figure.figure;
             let title = format!("{} {}: {}", figure.paper.name(), figure.label, figure.title);
             blocks.push(Block::Heading(title, figure.id));
-            blocks.push(Block::Paragraph(figure.setup.to_owned()));
+            let paragraphs = [figure.setup, outcome.figure.without].into_iter().filter(|words| !words.is_empty());
+            blocks.extend(paragraphs.map(|words| Block::Paragraph(words.to_owned())));
             blocks.push(Block::Table(self.values(outcome)));
             blocks.extend(charts(outcome).into_iter().map(|chart| Block::Chart(Box::new(chart), figure.id)));
         }
@@ -172,15 +173,13 @@ fn percent(value: f64) -> String {
     format!("{value:.0} %")
 }
 
-/// Returns the charts of a figure: rates over time if VMs start later, otherwise bars.
+/// Returns the charts of a figure: rates over time if VMs start later or limits change, otherwise bars.
 fn charts(outcome: &Outcome) -> Vec<Chart> {
     let trials = &outcome.trials;
-    let starts_later = |measured: &Measured| measured.trial.vms.iter().any(|vm| vm.start > 0);
+    let starts_later = |measured: &Measured| measured.trial.vms.iter().any(|vm| vm.start > 0 || vm.limit_from > 0);
     let over_time = trials.iter().filter(|measured| starts_later(measured)).map(rates);
     let bars: Vec<&Measured> = trials.iter().filter(|measured| !starts_later(measured)).collect();
-    over_time
-        .chain([Quantity::Iops, Quantity::Latency].into_iter().flat_map(|quantity| by_vm(&bars, quantity)))
-        .collect()
+    over_time.chain(Quantity::ALL.into_iter().flat_map(|quantity| by_vm(&bars, quantity))).collect()
 }
 
 /// The rate of each VM over time, with what was reserved, the limits, and the paper's values.
@@ -243,8 +242,13 @@ fn bars(vm: &str, trials: &[&Measured], quantity: Quantity) -> Chart {
         lines.insert(0, Line::bars("paper", &heights(&groups, |compared| compared.value.paper)));
     }
     let names: Vec<&str> = groups.iter().map(|(name, _)| name.as_str()).collect();
-    let title = if quantity == Quantity::Iops { format!("{vm}: throughput") } else { format!("{vm}: mean latency") };
-    Chart::bars(&title, unit(quantity), &names, lines)
+    let what = match quantity {
+        Quantity::Iops => "throughput",
+        Quantity::Latency => "mean latency",
+        Quantity::Seconds => "response time",
+        Quantity::Ratio => "throughput in multiples of the last VM's",
+    };
+    Chart::bars(&format!("{vm}: {what}"), unit(quantity), &names, lines)
 }
 
 /// A bar for each group, of no height where there is no value.

@@ -1,7 +1,7 @@
 //! The result of `sluice reproduce --real` on standard output: a table for each figure, or one JSON object.
 
 use serde_json::{Value as Json, json};
-use sluice_lab::real::Trial;
+use sluice_lab::real::{Quantity, Trial};
 
 use super::host::Protocol;
 use super::{Compared, Measured, Outcome, Real, unit};
@@ -92,7 +92,7 @@ impl Report {
             seconds(trial, value.part),
             vm_name(trial, compared).to_owned(),
             unit(value.quantity).to_owned(),
-            value.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.0}")),
+            value.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.*}", decimals(value.quantity))),
             compared.simulated.map_or_else(|| "-".to_owned(), |simulated| format!("{simulated:.1}")),
         ];
         cells.extend(self.protocols().iter().map(|protocol| {
@@ -121,6 +121,14 @@ fn title(protocol: Protocol) -> &'static str {
 pub(super) fn pauses(trials: &[Measured]) -> (usize, usize, usize) {
     let sum = |of: fn(&Measured) -> usize| -> usize { trials.iter().map(of).sum() };
     (sum(|trial| trial.windows), sum(|trial| trial.left_out), sum(|trial| trial.repeats))
+}
+
+/// Decimals of the paper's values.
+fn decimals(quantity: Quantity) -> usize {
+    match quantity {
+        Quantity::Iops | Quantity::Latency => 0,
+        Quantity::Seconds | Quantity::Ratio => 1,
+    }
 }
 
 fn seconds(trial: &Trial, part: usize) -> String {

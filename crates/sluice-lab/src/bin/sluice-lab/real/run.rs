@@ -49,16 +49,20 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn of(trial: &Trial, windows: &[Window]) -> Run {
+    /// `ended` is when the work of each VM was done; empty if it has no end.
+    pub(super) fn of(trial: &Trial, windows: &[Window], ended: &[Option<Duration>]) -> Run {
         let paused = |number: usize| !windows[number].pause.is_zero();
         let counts: Vec<bool> =
             (0..windows.len()).map(|number| !paused(number) && (number == 0 || !paused(number - 1))).collect();
+        // A run whose work is done ends before the time that it has at most.
+        let parts = trial.parts.iter().map(|(from, to)| (*from, windows.len().min(*to)));
+        let parts: Vec<(usize, usize)> = parts.collect();
         let left_out = |(from, to): &(usize, usize)| counts[*from..*to].iter().filter(|counts| !**counts).count();
         let percent = |part: &(usize, usize)| 100.0 * left_out(part) as f64 / (part.1 - part.0) as f64;
         let series = |window: &Window| window.samples.iter().map(|sample| seen(trial, &[*sample]).iops).collect();
         Run {
-            seen: trial.parts.iter().map(|part| of_part(trial, *part, windows, &counts)).collect(),
-            paused_percent: trial.parts.iter().map(percent).collect(),
+            seen: parts.iter().map(|part| of_part(trial, *part, windows, &counts, ended)).collect(),
+            paused_percent: parts.iter().map(percent).collect(),
             series: windows.iter().map(series).collect(),
             windows: windows.len(),
             left_out: left_out(&(0, windows.len())),
@@ -89,13 +93,20 @@ pub(super) async fn repeated(measure: impl AsyncFn() -> Result<Run, Failure>) ->
 }
 
 /// Returns the results of each VM in an interval.
-fn of_part(trial: &Trial, (from, to): (usize, usize), windows: &[Window], counts: &[bool]) -> Vec<Seen> {
+fn of_part(
+    trial: &Trial,
+    (from, to): (usize, usize),
+    windows: &[Window],
+    counts: &[bool],
+    ended: &[Option<Duration>],
+) -> Vec<Seen> {
     let good = counts[from..to].iter().filter(|counts| **counts).count();
     let all = 2 * good <= to - from;
     let of_vm = |vm: usize| {
         let counted = (from..to).filter(|number| all || counts[*number]);
         let samples: Vec<Sample> = counted.map(|number| windows[number].samples[vm]).collect();
-        seen(trial, &samples)
+        let seconds = ended.get(vm).copied().flatten().map_or(f64::NAN, |time| time.as_secs_f64());
+        Seen { seconds: seconds * f64::from(trial.speedup()), ..seen(trial, &samples) }
     };
     (0..trial.vms.len()).map(of_vm).collect()
 }
@@ -106,7 +117,11 @@ fn seen(trial: &Trial, samples: &[Sample]) -> Seen {
     let (seconds, requests) = (sum(|sample| sample.seconds), sum(|sample| sample.requests));
     let ratio = |of: f64, to: f64| if to > 0.0 { of / to } else { 0.0 };
     let times = f64::from(trial.speedup());
-    Seen { iops: ratio(requests, seconds) / times, latency_ms: ratio(sum(|sample| sample.total_ms), requests) * times }
+    Seen {
+        iops: ratio(requests, seconds) / times,
+        latency_ms: ratio(sum(|sample| sample.total_ms), requests) * times,
+        seconds: f64::NAN,
+    }
 }
 
 #[cfg(test)]
@@ -129,11 +144,11 @@ mod tests {
 
     #[test]
     fn a_window_with_a_pause_and_the_next_one_do_not_count() {
-        let run = Run::of(&trial(), &windows(&[100.0, 10.0, 190.0, 100.0, 50.0, 50.0, 50.0, 50.0], &[1]));
+        let run = Run::of(&trial(), &windows(&[100.0, 10.0, 190.0, 100.0, 50.0, 50.0, 50.0, 50.0], &[1]), &[]);
         assert_eq!((run.windows, run.left_out, &run.paused_percent), (8, 2, &vec![50.0, 0.0]));
         let iops = |run: &Run, part: usize| run.seen[part][2].iops;
         assert_eq!((iops(&run, 0), iops(&run, 1)), (100.0, 50.0), "half were left out, so all count");
-        let late = Run::of(&trial(), &windows(&[100.0, 100.0, 100.0, 10.0, 90.0, 50.0, 50.0, 50.0], &[3]));
+        let late = Run::of(&trial(), &windows(&[100.0, 100.0, 100.0, 10.0, 90.0, 50.0, 50.0, 50.0], &[3]), &[]);
         assert_eq!((iops(&late, 0), iops(&late, 1)), (100.0, 50.0));
         assert_eq!((late.seen[0][0].latency_ms, &late.paused_percent), (2.0, &vec![25.0, 25.0]));
         assert_eq!(late.series[3], [10.0; 3], "the chart shows all windows");
@@ -148,7 +163,7 @@ mod tests {
             let left = std::cell::RefCell::new(left);
             runtime.block_on(repeated(async || {
                 let paused = left.borrow_mut().pop().expect("it is repeated at most once");
-                Ok(Run::of(&trial(), &windows(&[1.0; 8], paused)))
+                Ok(Run::of(&trial(), &windows(&[1.0; 8], paused), &[]))
             }))
         };
         for (paused, left_out, repeats) in [
