@@ -248,8 +248,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let trial = |which: usize| {
         let copy = guests::trial_vm(None, |fraction, point| Ok(guests::copy(fraction, point)));
         let (_, scheduler, ..) = guests::ON_REAL_IO[which];
-        // As in the simulation: CFQ has no background queue.
-        let class = if scheduler == "cfq" { VmClass::Foreground } else { VmClass::Background };
+        // The others have no queue of its own for background work, and a host file that promises one is refused.
+        let class = if scheduler == "flubber" { VmClass::Background } else { VmClass::Foreground };
         let backup = TrialVm { class, ..copy };
         Trial { work: REAL_WORK, ..guests::trial(which, Some(backup), 60, &[]) }
     };
