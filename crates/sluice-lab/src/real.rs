@@ -97,7 +97,7 @@ pub const ALL: &[RealFigure] = &[
         "On real I/O the guests' schedulers and rings are not part of it; they hold back none of at most 16 requests of 38 KiB.",
     ),
     RealFigure::new(&flubber::backup::FIGURE, flubber::backup::trials).without(
-        "On real I/O the guests' schedulers and rings are not part of it, and an eighth of the work is done, so that the paper's times do not apply.",
+        "On real I/O the guests' schedulers and rings are not part of it, and an eighth of the VMs' work and a 32nd of the copy are done, so that the paper's times do not apply.",
     ),
     RealFigure::new(&mcfq::windows::FIGURE, mcfq::windows::trials)
         .without("On real I/O 30 s are measured and not ten minutes, under CFQ and under MCFQ in mode \"window\" with the window of 10 s."),

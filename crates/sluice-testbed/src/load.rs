@@ -42,7 +42,7 @@ pub enum Pattern {
 }
 
 /// The requests of a VM.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Requests {
     /// Each reply is followed by the next request.
     Pattern(Pattern),
@@ -51,7 +51,7 @@ pub enum Requests {
 }
 
 /// The load of a VM.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LoadVm {
     pub name: &'static str,
     /// Its disk, or several over NBD, to one of which each request goes at random.
@@ -376,7 +376,7 @@ impl Client {
                 }
             }
             Requests::Program(maker) => {
-                let mut running = self.running.take().unwrap_or_else(|| Running::start(maker, now));
+                let mut running = self.running.take().unwrap_or_else(|| Running { program: maker.0(), began: now });
                 while let Some(cookie) = self.free.last().copied()
                     && let Some((ask, due)) = running.take(now)
                 {

@@ -34,23 +34,13 @@ pub trait Program {
 #[derive(Clone)]
 pub struct ProgramMaker(pub Arc<dyn Fn() -> Box<dyn Program> + Send + Sync>);
 
-impl std::fmt::Debug for ProgramMaker {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("ProgramMaker")
-    }
-}
-
 /// A program that has started.
 pub(super) struct Running {
-    program: Box<dyn Program>,
-    began: Instant,
+    pub(super) program: Box<dyn Program>,
+    pub(super) began: Instant,
 }
 
 impl Running {
-    pub(super) fn start(maker: &ProgramMaker, began: Instant) -> Self {
-        Running { program: maker.0(), began }
-    }
-
     /// Returns when it submits the next request.
     pub(super) fn next(&self) -> Option<Instant> {
         self.program.next().map(|time| self.began + time)
@@ -64,7 +54,7 @@ impl Running {
     }
 
     pub(super) fn completed(&mut self, now: Instant) {
-        self.program.completed(now.saturating_duration_since(self.began));
+        self.program.completed(self.time(now));
     }
 
     /// Returns the time since its start.
@@ -99,7 +89,7 @@ mod tests {
     fn requests_are_taken_when_they_are_due_and_keep_their_time() {
         let began = Instant::now();
         let at = |millis: u64| began + Duration::from_millis(millis);
-        let mut running = Running::start(&ProgramMaker(Arc::new(|| Box::new(Pairs { left: 6 }))), began);
+        let mut running = Running { program: Box::new(Pairs { left: 6 }), began };
         let mut due = |now| std::iter::from_fn(|| running.take(now)).map(|(_, due)| due).collect::<Vec<_>>();
         assert_eq!(due(at(5)), [at(0); 2]);
         assert_eq!(due(at(9)), []);

@@ -150,6 +150,9 @@ impl Trial {
             vm.start /= divisor as u64;
             vm.limit_from /= divisor as u64;
         }
+        // The paper prints times of the whole work.
+        let times = self.values.iter_mut().filter(|value| value.quantity == Quantity::Seconds);
+        times.for_each(|value| value.paper = None);
         Trial { work: self.work * divisor as u32, ..self }
     }
 
