@@ -5,6 +5,7 @@
 //! |---|---|
 //! | temporary folder, disks and sockets | `folder` |
 //! | the VMs' requests and their measurements | `load` |
+//! | loads that decide themselves what they submit, and when | `program` |
 //! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
 //! | pauses of the machine | `pauses` |
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod disk;
 pub mod folder;
 pub mod load;
 pub mod pauses;
+pub mod program;
 
 use disk::DiskError;
 use load::{Load, LoadVm, Window};
@@ -133,6 +135,14 @@ impl Testbed {
     pub async fn cut(&mut self) -> Result<(Vec<Window>, Duration), TestbedError> {
         let windows = self.load.cut().await?;
         Ok((windows, self.pauses.take()))
+    }
+
+    /// Applies another host file to the clients' server while they run. The disks and sockets stay.
+    pub async fn reload(&mut self, host: &Arc<Host>) -> Result<(), Failure> {
+        let server = self.servers.pop().expect("there is one");
+        let (server, served) = apply(server, host).await;
+        self.servers.push(server);
+        Ok(served?)
     }
 
     /// Watches the threads that have started until now, and forgets earlier pauses.

@@ -1,11 +1,11 @@
 //! The VMs' load: one thread per VM, which keeps requests outstanding on its disk through the real socket.
 //!
-//! A VM is a closed loop, in which each reply is followed by the next request, or it submits bursts at fixed times. A measuring window ends at the end of a batch of
-//! replies and not at an exact time. So replies that a delayed thread finds together all count in the same window.
+//! A VM is a closed loop, in which each reply is followed by the next request, or a program decides (`program`). A measuring window
+//! ends at the end of a batch of replies and not at an exact time. So replies that a delayed thread finds together all count in the
+//! same window.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use sluice_config::VolumeExport;
 
 use super::TestbedError;
 use super::disk::{Disk, DiskError, DiskRequest};
+use super::program::{Ask, ProgramMaker, Running};
 
 /// Maximum wait for a reply before a client checks whether it should stop.
 const REPLY_WAIT: Duration = Duration::from_millis(100);
@@ -38,12 +39,19 @@ pub enum Pattern {
     },
     /// Sequential reads of the whole disk, repeatedly.
     Scan,
-    /// Reads of the first `range` bytes: this part of them at random addresses, the others after the previous one.
-    Mixed { random_percent: u32, range: u64 },
+}
+
+/// The requests of a VM.
+#[derive(Clone)]
+pub enum Requests {
+    /// Each reply is followed by the next request.
+    Pattern(Pattern),
+    /// Whatever this makes decides.
+    Program(ProgramMaker),
 }
 
 /// The load of a VM.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LoadVm {
     pub name: &'static str,
     /// Its disk, or several over NBD, to one of which each request goes at random.
@@ -52,13 +60,11 @@ pub struct LoadVm {
     pub seed: u64,
     /// Maximum number of outstanding requests.
     pub outstanding: u32,
-    /// Length of its requests, in bytes.
+    /// Length of its requests in bytes; for a program the maximum.
     pub request_len: u32,
     /// Cost of one of its requests.
     pub cost: f64,
-    pub pattern: Pattern,
-    /// Interval of bursts of `outstanding` requests. `None`: each reply is followed by the next request.
-    pub burst_every: Option<Duration>,
+    pub requests: Requests,
     /// Whether it submits from the beginning.
     pub starts: bool,
     /// Whether it may get no replies for longer than `SILENCE_MAX`.
@@ -102,6 +108,8 @@ struct Shared {
     stop: AtomicBool,
     asking: AtomicBool,
     tally: Mutex<Tally>,
+    /// When the VM's program was done, since its start.
+    ended: OnceLock<Duration>,
 }
 
 /// Counters of a client.
@@ -130,10 +138,13 @@ impl Load {
                 stop: AtomicBool::new(false),
                 asking: AtomicBool::new(load_vm.starts),
                 tally: Mutex::new(Tally::new()),
+                ended: OnceLock::new(),
             });
             let vm = load_vm.name;
-            let client = Client::new(load_vm, Arc::clone(&shared));
-            let thread = thread::Builder::new().name(format!("vm-{vm}")).spawn(move || client.run())?;
+            let own = Arc::clone(&shared);
+            // A program cannot be sent to the thread, which therefore makes the client.
+            let run = move || Client::new(load_vm, own).run();
+            let thread = thread::Builder::new().name(format!("vm-{vm}")).spawn(run)?;
             load.drivers.push(Driver { vm, shared, thread: Some(thread) });
         }
         Ok(load)
@@ -152,6 +163,11 @@ impl Load {
     /// Returns the normalised requests of each VM since the start.
     pub fn service(&self) -> Vec<f64> {
         self.drivers.iter().map(|driver| driver.shared.tally().service_total).collect()
+    }
+
+    /// Returns when the program of each VM was done, since the VM's start. `None`: it is not, or there is none.
+    pub fn ended(&self) -> Vec<Option<Duration>> {
+        self.drivers.iter().map(|driver| driver.shared.ended.get().copied()).collect()
     }
 
     /// Ends the window and begins the next. Returns the window of each VM.
@@ -289,14 +305,12 @@ struct Client {
     data: Vec<u8>,
     /// Position of its next request.
     cursor: Cursor,
-    /// Submission time of each outstanding request, by cookie. In a burst it is the time of the burst.
-    submitted_at: Vec<Instant>,
+    /// The VM's program, if it has one and the VM has started.
+    running: Option<Running>,
+    /// Arrival time of each outstanding request, by cookie. With a program it is the time at which the request was due.
+    arrived_at: Vec<Instant>,
     /// Cookies that are not in use.
     free: Vec<u64>,
-    /// Requests that have arrived and wait for a free cookie: number and time of each burst.
-    waiting: VecDeque<(u32, Instant)>,
-    /// Time of the next burst; `None` before the VM starts, and in a closed loop.
-    next_burst: Option<Instant>,
 }
 
 impl Client {
@@ -305,10 +319,9 @@ impl Client {
             shared,
             data: vec![0x5a; load_vm.request_len as usize],
             cursor: Cursor::default(),
-            submitted_at: vec![Instant::now(); load_vm.outstanding as usize],
+            running: None,
+            arrived_at: vec![Instant::now(); load_vm.outstanding as usize],
             free: (0..u64::from(load_vm.outstanding)).collect(),
-            waiting: VecDeque::new(),
-            next_burst: None,
             load_vm,
         }
     }
@@ -332,11 +345,14 @@ impl Client {
             if shared.asking.load(Ordering::Relaxed) {
                 self.submit_all(&mut disk)?;
             }
-            let until_burst = self.next_burst.map(|next| next.saturating_duration_since(Instant::now()));
+            let next = self.running.as_ref().and_then(Running::next);
+            // A request that is due waits for a free cookie.
+            let until_next =
+                next.map(|next| next.saturating_duration_since(Instant::now())).filter(|_| !self.free.is_empty());
             if disk.in_flight() == 0 {
-                thread::sleep(until_burst.unwrap_or(IDLE_SLEEP).min(IDLE_SLEEP));
+                thread::sleep(until_next.unwrap_or(IDLE_SLEEP).min(IDLE_SLEEP));
                 shared.tally().cut_if_requested(Instant::now());
-            } else if let Some(error) = self.receive(&mut disk, until_burst.unwrap_or(REPLY_WAIT).min(REPLY_WAIT))? {
+            } else if let Some(error) = self.receive(&mut disk, until_next.unwrap_or(REPLY_WAIT).min(REPLY_WAIT))? {
                 return Ok(Some(error));
             }
         }
@@ -348,38 +364,35 @@ impl Client {
         Ok(None)
     }
 
-    /// Submits what has arrived: in a closed loop as many requests as replies, otherwise the bursts whose time has come.
+    /// Submits what has arrived: as many requests as replies, or what the program has due.
     fn submit_all(&mut self, disk: &mut Disk) -> Result<(), DiskError> {
-        let Some(every) = self.load_vm.burst_every else {
-            while let Some(cookie) = self.free.pop() {
-                self.submit(disk, cookie, Instant::now())?;
-            }
-            return Ok(());
-        };
         let now = Instant::now();
-        let mut next = self.next_burst.unwrap_or(now);
-        while next <= now {
-            self.waiting.push_back((self.load_vm.outstanding, next));
-            next += every;
-        }
-        self.next_burst = Some(next);
-        while let (Some((left, arrived)), Some(cookie)) = (self.waiting.front_mut(), self.free.last().copied()) {
-            let arrived = *arrived;
-            *left -= 1;
-            if *left == 0 {
-                self.waiting.pop_front();
+        match &self.load_vm.requests {
+            Requests::Pattern(pattern) => {
+                let (pattern, len) = (*pattern, self.load_vm.request_len);
+                while let Some(cookie) = self.free.pop() {
+                    let (offset, is_read) = self.cursor.next(pattern, cookie, disk.size_bytes(), len);
+                    self.submit(disk, cookie, Ask { offset, len, is_read }, now)?;
+                }
             }
-            self.free.pop();
-            self.submit(disk, cookie, arrived)?;
+            Requests::Program(maker) => {
+                let mut running = self.running.take().unwrap_or_else(|| Running { program: maker.0(), began: now });
+                while let Some(cookie) = self.free.last().copied()
+                    && let Some((ask, due)) = running.take(now)
+                {
+                    self.free.pop();
+                    self.submit(disk, cookie, ask, due)?;
+                }
+                self.running = Some(running);
+            }
         }
         Ok(())
     }
 
-    fn submit(&mut self, disk: &mut Disk, cookie: u64, arrived: Instant) -> Result<(), DiskError> {
-        let len = self.load_vm.request_len;
-        let (offset, is_read) = self.cursor.next(self.load_vm.pattern, cookie, disk.size_bytes(), len);
-        self.submitted_at[cookie as usize] = arrived;
-        disk.submit(DiskRequest { cookie, offset, is_read }, &self.data)
+    fn submit(&mut self, disk: &mut Disk, cookie: u64, ask: Ask, arrived: Instant) -> Result<(), DiskError> {
+        let Ask { offset, len, is_read } = ask;
+        self.arrived_at[cookie as usize] = arrived;
+        disk.submit(DiskRequest { cookie, offset, is_read }, &self.data[..len as usize])
     }
 
     fn receive(&mut self, disk: &mut Disk, timeout: Duration) -> Result<Option<std::io::Error>, DiskError> {
@@ -388,7 +401,13 @@ impl Client {
         let now = Instant::now();
         let mut tally = self.shared.tally();
         for &cookie in &self.free[before..] {
-            tally.record(self.load_vm.cost, now.saturating_duration_since(self.submitted_at[cookie as usize]));
+            tally.record(self.load_vm.cost, now.saturating_duration_since(self.arrived_at[cookie as usize]));
+        }
+        if let Some(running) = &mut self.running {
+            (before..self.free.len()).for_each(|_| running.completed(now));
+            if self.free.len() == self.arrived_at.len() && running.next().is_none() {
+                self.shared.ended.get_or_init(|| running.time(now));
+            }
         }
         if self.free.len() > before || self.load_vm.may_starve {
             tally.cut_if_requested(now);
@@ -402,8 +421,6 @@ impl Client {
 struct Cursor {
     requests: u64,
     writes: u64,
-    /// End of the last request, for a mixed pattern.
-    end: u64,
 }
 
 impl Cursor {
@@ -419,17 +436,6 @@ impl Cursor {
                 (self.writes % places.min(LOG_LEN / len) * len, false)
             }
             Pattern::Random { .. } => (scatter(self.requests) % places * len, true),
-            Pattern::Mixed { random_percent, range } => {
-                let range = range.min(size);
-                if scatter(2 * self.requests) % 100 < u64::from(random_percent) {
-                    self.end = scatter(2 * self.requests + 1) % (range / len).max(1) * len;
-                }
-                if self.end + len > range {
-                    self.end = 0;
-                }
-                self.end += len;
-                (self.end - len, true)
-            }
         }
     }
 }
@@ -477,12 +483,6 @@ mod tests {
             let end = if read { 64 << 20 } else { LOG_LEN };
             assert!(offset % 8192 == 0 && offset + 8192 <= end, "{cookie}: {offset}");
         }
-        let half = Pattern::Mixed { random_percent: 50, range: 1 << 20 };
-        let mut mixed = Cursor::default();
-        let offsets: Vec<u64> = (0..10_000).map(|_| mixed.next(half, 0, 64 << 20, 8192).0).collect();
-        assert!(offsets.iter().all(|offset| offset % 8192 == 0 && offset + 8192 <= 1 << 20));
-        let follows = offsets.windows(2).filter(|pair| pair[1] == pair[0] + 8192).count();
-        assert!((4700..5300).contains(&follows), "half of them, and a few by chance: {follows}");
         let mut scan = Cursor::default();
         let first: Vec<_> = (0..3).map(|cookie| scan.next(Pattern::Scan, cookie, 128 << 10, 65_536)).collect();
         assert_eq!(first, [(65_536, true), (0, true), (65_536, true)]);

@@ -4,7 +4,7 @@ use crate::figure::{Figure, Paper};
 
 mod ablations;
 pub(crate) mod flubber;
-mod mcfq;
+pub(crate) mod mcfq;
 pub(crate) mod mclock;
 pub(crate) mod netback;
 mod two_tier;

@@ -15,7 +15,7 @@ use sluice_config::Host;
 use sluice_sched::Kind;
 
 use sluice_testbed::folder::{Folder, quoted};
-use sluice_testbed::load::{LOG_LEN, LoadVm, Pattern};
+use sluice_testbed::load::{LOG_LEN, LoadVm, Pattern, Requests};
 
 /// Capacity of the device, in requests of 8 KiB per second.
 const CAPACITY_IOPS: u64 = 2000;
@@ -173,8 +173,7 @@ pub(super) fn loads(host: &Host) -> Vec<LoadVm> {
         outstanding: demo_vm.outstanding,
         request_len: demo_vm.request_len,
         cost: host.devices[DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),
-        pattern: demo_vm.pattern,
-        burst_every: None,
+        requests: Requests::Pattern(demo_vm.pattern),
         starts: true,
         may_starve: false,
     };

@@ -5,7 +5,7 @@ use sluice_report::{Chart, Line, Table};
 use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{self, Device, Load, Parameters, Quantity, Trial, TrialVm};
+use crate::real::{self, Device, Form, Load, Parameters, Quantity, Trial, TrialVm};
 use crate::setup::within;
 
 use super::guests::{self, Assumed, Contender, Inside, Outcome, compete};
@@ -250,7 +250,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let trial = |((beta, parameters), printed): ((i64, Parameters), [[f64; 4]; 2])| {
         let vms = vec![vm(0, 16, Assumed::NOMINAL.block as u32, 0), vm(1, 8, 16 << 10, 100)];
         let mut trial = Trial {
-            device: Device::Drive { file: guests::DEVICE, single: false, queue: Some(READ_QUEUE) },
+            device: Device::Drive { file: guests::DEVICE, form: Form::Queue(READ_QUEUE) },
             disk_len,
             range: 1 << 30,
             rotational: true,

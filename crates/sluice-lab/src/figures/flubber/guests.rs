@@ -10,11 +10,12 @@ use sluice_sim::checks::check;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::Stream;
 use sluice_sim::stack::{Guest, Ring, Stack};
-use sluice_sim::workloads::{Program, Step, Threads, Workload, WorkloadRequest, profiles};
+use sluice_sim::workloads::{Limited, Program, Step, Threads, Workload, WorkloadRequest, profiles};
 
 use crate::band::BandPoint;
 use crate::device::{DeviceFile, ModelFile};
 use crate::figure::LabError;
+use crate::real::{self, Arrival, Device, Form, Load, MakeProgram, Parameters, Quantity, Trial, TrialVm};
 use crate::setup::{Host, at, refused};
 
 /// The device of all figures.
@@ -200,8 +201,8 @@ fn policy(vm: usize, real_time: bool) -> Policy {
     Policy { latency: Some(target), priority_class, ..Policy::default() }.reserving(iops)
 }
 
-/// The threads of a VM.
-fn workloads(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
+/// What the profile of a VM's workload is built from.
+fn profile(vm: usize, assumed: &Assumed, point: &BandPoint) -> (profiles::BuildContext, ParamTable) {
     let start = Instant::ZERO;
     let context = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };
     let mut table = ParamTable::new();
@@ -214,10 +215,22 @@ fn workloads(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Vec<Box<
     } else {
         table.insert("cached".into(), Value::Float(assumed.cached));
     }
-    match (vm, assumed.inside) {
-        (0, Inside::CfqOfStreams) => Ok(vec![profiles::build("sysbench-seqrd", context, &table).map_err(refused)?]),
-        _ => profiles::sysbench_processes(vm == 1, &context, &table).map_err(refused),
+    (context, table)
+}
+
+/// The workload of a VM, all threads together.
+fn workload(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Box<dyn Workload>, LabError> {
+    let (context, table) = profile(vm, assumed, point);
+    profiles::build(["sysbench-seqrd", "sysbench-rndrd"][vm], context, &table).map_err(refused)
+}
+
+/// The same as what the guest's scheduler tells apart.
+fn workloads(vm: usize, assumed: &Assumed, point: &BandPoint) -> Result<Vec<Box<dyn Workload>>, LabError> {
+    if (vm, assumed.inside) == (0, Inside::CfqOfStreams) {
+        return Ok(vec![workload(vm, assumed, point)?]);
     }
+    let (context, table) = profile(vm, assumed, point);
+    profiles::sysbench_processes(vm == 1, &context, &table).map_err(refused)
 }
 
 /// Runs both VMs, and optionally a backup, to completion.
@@ -359,6 +372,72 @@ fn add_backup(
     let thread = Thread::new(Box::new(threads)).at(2 * assumed.apart);
     simulation.add_thread(vm, thread).map_err(refused)?;
     Ok(())
+}
+
+/// A VM on real I/O, with this fraction of its work; a read that the page cache answers takes no time. `None`: the host's copy, whose
+/// disk is two images long.
+pub(super) fn trial_vm(vm: Option<usize>, make: MakeProgram) -> TrialVm {
+    let (name, outstanding, length) = match vm {
+        Some(0) => ("VM1-seq", 16, Assumed::NOMINAL.block as u32),
+        Some(_) => ("VM2-rnd", 8, 16 << 10),
+        None => ("backup", 1, Copy::BURST),
+    };
+    let plain = TrialVm::new(name, 100, length);
+    let load = Load { arrival: Arrival::Program(make), outstanding, ..plain.load };
+    let (reservation, latency_ms) = vm.map_or((0, 0), |vm| SLO[vm]);
+    TrialVm { reservation, latency_ms, load, disks: if vm.is_some() { 1 } else { 2 }, ..plain }
+}
+
+/// A fraction of a VM's work: of its requests at the disk, which are about this many.
+pub(super) fn program(vm: usize, fraction: u64, point: &BandPoint) -> Result<Box<dyn Workload>, LabError> {
+    const REQUESTS: [u64; 2] = [128 * ((16 << 20) / Assumed::NOMINAL.block), 6400];
+    let whole = workload(vm, &Assumed::NOMINAL, point)?;
+    Ok(if fraction == 1 { whole } else { Box::new(Limited::new(whole, REQUESTS[vm] / fraction)) })
+}
+
+/// A fraction of the host's copy, to the next image.
+pub(super) fn copy(fraction: u64, point: &BandPoint) -> Box<dyn Workload> {
+    let program = Copy { left: Copy::IMAGE / fraction, cursor: 0, target: Some(Assumed::NOMINAL.apart) };
+    Box::new(Threads::new(1, program, Instant::ZERO, point.stream("backup")))
+}
+
+/// The schedulers on real I/O: name, name in a host file, parameters, and whether the random VM has real-time priority.
+pub(super) const ON_REAL_IO: [(&str, &str, Parameters, bool); 4] = [
+    ("CFQ", "cfq", &[("mode", "2.6.18")], false),
+    ("CFQ, RT/BE", "cfq", &[("mode", "2.6.18")], true),
+    ("EDF with credits", "edf-credit", &[("beta", "32")], false),
+    ("Flubber, product", "flubber", &[("beta", "32")], false),
+];
+
+/// A trial of one of them: both VMs, and the backup if there is one, until all work is done, for at most this number of seconds.
+pub(super) fn trial(which: usize, backup: Option<TrialVm>, seconds: usize, printed: &[Option<f64>]) -> Trial {
+    let (name, scheduler, parameters, real_time) = ON_REAL_IO[which];
+    let mut vms = vec![
+        trial_vm(Some(0), |fraction, point| program(0, fraction, point)),
+        trial_vm(Some(1), |fraction, point| program(1, fraction, point)),
+    ];
+    if real_time {
+        vms[1].priority_class = PriorityClass::RealTime;
+    }
+    if scheduler == "cfq" {
+        // A host file with promises that its scheduler does not keep is refused.
+        vms.iter_mut().for_each(|vm| (vm.reservation, vm.latency_ms) = (0, 0));
+    }
+    vms.extend(backup);
+    let parts = [(0, seconds)];
+    let mut values = Trial::all_values(&parts, &vms, &[Quantity::Seconds]);
+    real::print(&mut values, 0, Quantity::Seconds, printed);
+    Trial {
+        device: Device::Drive { file: DEVICE, form: Form::AsFile },
+        disk_len: Assumed::NOMINAL.apart,
+        range: Assumed::NOMINAL.apart,
+        rotational: true,
+        depth: Assumed::NOMINAL.depth,
+        scheduler,
+        parameters,
+        values,
+        ..Trial::constant(name, 0.0, vms, &parts)
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use sluice_report::{Chart, Line, Table};
 use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::proof;
+use crate::real::Trial;
 
 use super::guests::{self, Assumed, Inside, Outcome, compete, contenders};
 
@@ -27,7 +28,7 @@ const fn shape(id: &'static str, must: &'static str, paper: &'static str, note: 
     RowSpec { id, class: Class::Shape, must, paper, note }
 }
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "flubber-schedulers",
     paper: Paper::Flubber,
     label: "Fig. 3, Table III",
@@ -226,4 +227,10 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     });
     finding.charts.push(Chart::bars("Response times", "s", &names, bars.collect()));
     Ok(finding)
+}
+
+/// The same on real I/O, with Flubber in mode "product".
+pub(crate) fn trials() -> Vec<Trial> {
+    let printed = [CFQ, PRIORITIES, EDF, MODES[1]].map(|which| PAPER[which].map(Some));
+    printed.iter().enumerate().map(|(which, printed)| guests::trial(which, None, 100, printed)).collect()
 }

@@ -2,5 +2,5 @@
 
 pub(super) mod aged;
 mod sharing;
-pub(super) mod windows;
+pub(crate) mod windows;
 pub(super) mod workloads;

@@ -26,7 +26,7 @@ pub(super) fn long(point: &BandPoint) -> (usize, usize) {
 }
 
 /// Queue depth of the drive, as with SATA.
-const DEPTH: u32 = 31;
+pub(super) const DEPTH: u32 = 31;
 
 /// CFQ with groups.
 pub(super) fn cfq() -> Host {
@@ -56,15 +56,27 @@ impl Drives {
         let ModelFile::Ssd(drive) = &file.model else {
             return Err(LabError::Device(DEVICE.into(), "it must be an SSD".into()));
         };
-        // At a point of the range the drive may be smaller than at the nominal one.
-        let bytes = file.bytes() / 100 * 95;
-        Ok(Drives { clean: drive.clean(point)?, aged: drive.aged(point)?, bytes })
+        Ok(Drives { clean: drive.clean(point)?, aged: drive.aged(point)?, bytes: used(&file) })
     }
 
     /// Size of one VM's volume in bytes.
     pub(super) fn volume(&self) -> u64 {
-        self.bytes / WEIGHTS.len() as u64 / 4096 * 4096
+        volume_of(self.bytes)
     }
+}
+
+/// Bytes of the drive that are used. At a point of the range it may be smaller than at the nominal one.
+fn used(file: &DeviceFile) -> u64 {
+    file.bytes() / 100 * 95
+}
+
+fn volume_of(bytes: u64) -> u64 {
+    bytes / WEIGHTS.len() as u64 / 4096 * 4096
+}
+
+/// The same without a drive: 0 without its file.
+pub(super) fn volume() -> u64 {
+    DeviceFile::load(DEVICE).map_or(0, |file| volume_of(used(&file)))
 }
 
 /// Bytes per second of each VM in each second.

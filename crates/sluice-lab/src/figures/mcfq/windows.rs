@@ -4,6 +4,7 @@ use sluice_report::{Chart, Line, Table};
 
 use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Device, Form, Load, Parameters, Quantity, Trial, TrialVm};
 
 use super::sharing::{self, DEVICE, Drives, Shares, VMS, WRITES, long, share, writes};
 
@@ -20,7 +21,7 @@ const fn shape(id: &'static str, must: &'static str, paper: &'static str, note: 
     RowSpec { id, class: Class::Shape, must, paper, note }
 }
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mcfq-windows",
     paper: Paper::Mcfq,
     label: "Table 1",
@@ -125,4 +126,35 @@ fn judge(finding: &mut Finding, ids: [&str; 2], plain: &Shares, all: &[Shares]) 
     finding.judge(ids[0], errors[1] < errors[0].min(errors[2]), format!("errors {text}")).means(means(all));
     let measured = format!("{:.2}, under CFQ {:.2}", errors[1], plain.error());
     finding.judge(ids[1], errors[1] < plain.error(), measured);
+}
+
+/// Measured seconds on real I/O.
+const REAL_PARTS: [(usize, usize); 1] = [(20, 50)];
+
+/// The same on real I/O: CFQ, and MCFQ in mode "window" with the window of 10 s.
+pub(crate) fn trials() -> Vec<Trial> {
+    let volume = sharing::volume();
+    let vm = |(name, weight)| {
+        let plain = TrialVm::new(name, weight, WRITES.1);
+        TrialVm { load: Load { outstanding: WRITES.0, write_percent: 100, ..plain.load }, ..plain }
+    };
+    let trial = |scheduler, parameters: Parameters, printed: Option<[f64; 3]>| {
+        let vms: Vec<TrialVm> = VMS.into_iter().zip(sharing::WEIGHTS).map(vm).collect();
+        let mut values = Trial::all_values(&REAL_PARTS, &vms[..3], &[Quantity::Ratio]);
+        values.extend(Trial::all_values(&REAL_PARTS, &vms, &[Quantity::Iops]));
+        let printed: Vec<_> = printed.into_iter().flatten().map(Some).collect();
+        real::print(&mut values, 0, Quantity::Ratio, &printed);
+        Trial {
+            device: Device::Drive { file: DEVICE, form: Form::Aged },
+            disk_len: volume,
+            range: volume,
+            depth: sharing::DEPTH,
+            scheduler,
+            parameters,
+            values,
+            ..Trial::constant(scheduler, 0.0, vms, &REAL_PARTS)
+        }
+    };
+    let (_, printed) = WINDOWS[1];
+    vec![trial("cfq", &[], None), trial("mcfq", &[("mode", MODES[1]), ("window", "10")], Some(printed))]
 }

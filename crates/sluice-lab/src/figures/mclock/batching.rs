@@ -12,7 +12,7 @@ use crate::band::BandPoint;
 use crate::device::{DeviceFile, constant};
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{Device, Load, Quantity, Trial, TrialVm, Value};
+use crate::real::{Device, Form, Load, Quantity, Trial, TrialVm, Value};
 use crate::setup::{Host, closed, mean_rate, policy, run, slashed};
 
 /// Reservation and weight of each VM: the first two are served by their reservations.
@@ -139,7 +139,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             TrialVm { load: Load { outstanding: 16, random_percent: 0, ..vm.load }, ..vm }
         };
         Trial {
-            device: Device::Drive { file: FIGURE.device, single: true, queue: None },
+            device: Device::Drive { file: FIGURE.device, form: Form::Single },
             disk_len,
             range: disk_len,
             rotational: true,

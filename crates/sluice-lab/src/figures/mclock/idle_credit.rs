@@ -11,7 +11,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{Arrival, Device, Load, Quantity, Trial, TrialVm};
+use crate::real::{Arrival, Device, Form, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, within};
 
 pub(crate) const FIGURE: Figure = Figure {
@@ -115,7 +115,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let bursts = Load {
             arrival: Arrival::Bursts(Duration::from_millis(400)),
             outstanding: 128,
-            writers: 0,
+            write_percent: 0,
             length: 4096,
             random_percent: 80,
         };
@@ -136,7 +136,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let array = |idle_credit: u32| {
         let (vms, parts) = (vms(idle_credit), [(10, 70)]);
         Trial {
-            device: Device::Drive { file: FIGURE.device, single: false, queue: None },
+            device: Device::Drive { file: FIGURE.device, form: Form::AsFile },
             disk_len,
             range: disk_len,
             values: Trial::all_values(&parts, &vms, &both),

@@ -11,6 +11,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Arrival, Device, Form, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, latencies_ms, mean_latency_ms, mean_rate, policy, rates, slashed, within};
 
 /// The VMs in order.
@@ -20,7 +21,7 @@ const LIMITED: u64 = 140;
 /// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(60, 140), (160, 240)];
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-interference",
     paper: Paper::Mclock,
     label: "Fig. 4",
@@ -184,4 +185,36 @@ fn judge_ratios(finding: &mut Finding, device: &DeviceFile, point: &BandPoint) -
     finding.judge("M2f", !found[1..].iter().any(better), words.join("; "));
     finding.tables.push(table);
     Ok(())
+}
+
+/// When DM is limited on real I/O, in seconds, and the measured intervals before and after.
+const REAL_LIMITED: u64 = 25;
+const REAL_PARTS: [(usize, usize); 2] = [(5, 25), (30, 50)];
+
+/// The same on real I/O, in mode "product", at the nominal point.
+pub(crate) fn trials() -> Vec<Trial> {
+    let point = &BandPoint::NOMINAL;
+    let bytes = |axis: &str| (point.setting(axis) * f64::from(1 << 20)) as u64;
+    let form = Form::Raid5 { cache: bytes("array-cache"), read_ahead: bytes("array-read-ahead") };
+    let unit = point.setting("weight-unit") as u32;
+    let [rd, oltp, dm] = [(VMS[0], 2, 4 << 10), (VMS[1], 2, 8 << 10), (VMS[2], 1, 32 << 10)]
+        .map(|(name, weight, length)| TrialVm::new(name, weight * unit, length));
+    let bursts = Arrival::Bursts(Duration::from_millis(250));
+    let vms = vec![
+        TrialVm { load: Load { arrival: bursts, write_percent: 25, ..rd.load }, ..rd },
+        TrialVm { load: Load { outstanding: 16, write_percent: 25, ..oltp.load }, ..oltp },
+        TrialVm { load: Load { random_percent: 0, ..dm.load }, limit: 300, limit_from: REAL_LIMITED, ..dm },
+    ];
+    let mut values = Trial::all_values(&REAL_PARTS, &vms, &[Quantity::Iops, Quantity::Latency]);
+    for (part, printed) in [36.0, 16.0].into_iter().enumerate() {
+        real::print(&mut values, part, Quantity::Latency, &[None, Some(printed)]);
+    }
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
+    vec![Trial {
+        device: Device::Drive { file: FIGURE.device, form },
+        disk_len,
+        range: disk_len,
+        values,
+        ..Trial::constant("mclock", 0.0, vms, &REAL_PARTS)
+    }]
 }

@@ -8,6 +8,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Device, Form, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_rate, policy, rates, slashed, within};
 
 /// A VM: name, request size in bytes, fraction of reads, fraction of random offsets, reservation, limit, weight.
@@ -20,7 +21,7 @@ const VMS: [Vm; 4] = [
     Vm("VM4", 8 << 10, 0.50, 1.0, 250, 0, 100),
 ];
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-mixed",
     paper: Paper::Mclock,
     label: "Fig. 7, Table 3",
@@ -104,4 +105,37 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         finding.charts.push(Chart::lines(name, "time [s]", "IOPS", (0..4).map(line).collect()));
     }
     Ok(finding)
+}
+
+/// From one VM to the next on real I/O, in seconds, and the measured intervals with two VMs and with four; with four alone.
+const REAL_START: u64 = 15;
+const REAL_PARTS: [(usize, usize); 2] = [(18, 30), (48, 63)];
+const REAL_LATE: [(usize, usize); 1] = [(3, 18)];
+
+/// The same on real I/O: mClock in mode "product", and SFQ(D) with all four VMs.
+pub(crate) fn trials() -> Vec<Trial> {
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
+    let trial = |scheduler, promised: bool, parts: &[(usize, usize)]| {
+        let vm = |(number, vm): (usize, &Vm)| {
+            let Vm(name, length, reads, random, reservation, limit, weight) = *vm;
+            let plain = TrialVm::new(name, weight, length);
+            let percent = |part: f64| (100.0 * part).round() as u32;
+            let load = Load { write_percent: percent(1.0 - reads), random_percent: percent(random), ..plain.load };
+            let (reservation, limit, start) =
+                if promised { (reservation, limit, REAL_START * number as u64) } else { (0, 0, 0) };
+            TrialVm { load, reservation, limit, start, ..plain }
+        };
+        Trial {
+            device: Device::Drive { file: FIGURE.device, form: Form::AsFile },
+            disk_len,
+            range: disk_len,
+            scheduler,
+            ..Trial::constant(scheduler, 0.0, VMS.iter().enumerate().map(vm).collect(), parts)
+        }
+    };
+    let (mut mclock, mut sfqd) = (trial("mclock", true, &REAL_PARTS), trial("sfqd", false, &REAL_LATE));
+    real::print(&mut mclock.values, 0, Quantity::Iops, &[None, Some(700.0)]);
+    real::print(&mut mclock.values, 1, Quantity::Iops, &[None, None, None, Some(250.0)]);
+    real::print(&mut sfqd.values, 0, Quantity::Iops, &[None, None, None, Some(190.0)]);
+    vec![mclock, sfqd]
 }

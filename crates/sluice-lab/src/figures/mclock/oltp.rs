@@ -183,7 +183,7 @@ pub(crate) fn guest_trials() -> Vec<Trial> {
         let vm = |(name, reservation, weight)| {
             let (length, start) = if name == "Iometer" { (16 << 10, START) } else { (4 << 10, 0) };
             let vm = TrialVm { start, ..TrialVm::new(name, weight, length) };
-            let load = if start == 0 { Load { outstanding: 55, writers: 5, ..vm.load } } else { vm.load };
+            let load = if start == 0 { Load { outstanding: 55, write_percent: 9, ..vm.load } } else { vm.load };
             TrialVm { reservation: if reserved { reservation } else { 0 }, load, ..vm }
         };
         let vms: Vec<TrialVm> = VMS.map(vm).into();

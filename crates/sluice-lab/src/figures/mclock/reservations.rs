@@ -7,7 +7,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{self, Device, Quantity, Trial, TrialVm, Value};
+use crate::real::{self, Device, Form, Quantity, Trial, TrialVm, Value};
 use crate::setup::{
     Host, closed, least_rate, mean_latency_ms, mean_rate, policy, random_reads, rates, run, slashed, within,
 };
@@ -185,7 +185,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
     let total = |part: usize| Value { part, vm: None, quantity: Quantity::Iops, paper: None };
     let on_array = Trial {
-        device: Device::Drive { file: FIGURE.device, single: false, queue: None },
+        device: Device::Drive { file: FIGURE.device, form: Form::AsFile },
         disk_len,
         range: disk_len,
         values: vec![total(0), total(PARTS.len() - 1)],

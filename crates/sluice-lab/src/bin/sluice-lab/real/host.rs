@@ -5,18 +5,22 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_config::Host;
 use sluice_io::store::delay::{DeviceModel, ModelMaker};
 use sluice_lab::LabError;
-use sluice_lab::real::{Arrival, Device, Load, Trial, TrialVm};
+use sluice_lab::real::{Device, Load, Trial, TrialVm};
 use sluice_sched::gate::Slot;
-use sluice_sched::{Instant, Request};
+use sluice_sched::policy::{Class, PriorityClass};
+use sluice_sched::{Instant, Kind, Request};
 use sluice_sim::devices::{Job, Model};
+use sluice_sim::workloads::Workload;
 
 use super::results::Column;
 use sluice_testbed::folder::{Folder, quoted};
-use sluice_testbed::load::{LoadVm, Pattern};
+use sluice_testbed::load::{LoadVm, Requests};
+use sluice_testbed::program::{Ask, Program, ProgramMaker};
 
 /// Prefix of the temporary folder's name.
 const PREFIX: &str = "sluice-real-";
@@ -77,7 +81,7 @@ impl Fixture {
     /// Creates the folder and the file. For guests all of the file is allocated; otherwise it is sparse.
     pub(super) fn set(trial: &Trial) -> io::Result<Self> {
         let folder = Folder::new(PREFIX)?;
-        let len = trial.vms.len() as u64 * trial.disk_len;
+        let len = trial.disks_len();
         folder.make_disk(DEVICE, len, if trial.in_guests { len } else { 0 })?;
         for node in 0..trial.nodes {
             folder.make_disk(&node_name(node), len, 0)?;
@@ -107,7 +111,7 @@ impl Fixture {
 
     /// Returns a host file that serves the whole file over NBD, in the order of arrival.
     pub(super) fn whole_file(&self, trial: &Trial, buffered: bool) -> String {
-        let volume = Volume { vm: WHOLE, offset: 0, size: trial.vms.len() as u64 * trial.disk_len };
+        let volume = Volume { vm: WHOLE, offset: 0, size: trial.disks_len() };
         let mut text = self.device(trial, (DEVICE, 0), "noop");
         text += &format!("\n[vm.{WHOLE}]\n{}", self.volume(&volume, DEVICE, Protocol::Nbd, (buffered, WHOLE)));
         text
@@ -131,7 +135,8 @@ impl Fixture {
             self.device(trial, (&name, node), trial.scheduler),
         );
         for (number, vm) in trial.vms.iter().enumerate() {
-            let volume = Volume { vm: vm.name, offset: number as u64 * trial.disk_len, size: trial.disk_len };
+            let (offset, size) = trial.place(number);
+            let volume = Volume { vm: vm.name, offset, size };
             text += &format!("\n[vm.{}]\n{}\n", vm.name, policy(vm, trial.speedup()));
             text += &self.volume(&volume, &name, Protocol::Nbd, (buffered, &format!("{name}-{}", vm.name)));
         }
@@ -172,7 +177,8 @@ impl Fixture {
             }
         }
         for (number, vm) in trial.vms.iter().enumerate() {
-            let volume = Volume { vm: vm.name, offset: number as u64 * trial.disk_len, size: trial.disk_len };
+            let (offset, size) = trial.place(number);
+            let volume = Volume { vm: vm.name, offset, size };
             text += &format!(
                 "\n[vm.{name}]\n{policy}\n{volume}",
                 name = vm.name,
@@ -264,6 +270,12 @@ fn policy(vm: &TrialVm, speedup: u32) -> String {
     if vm.idle_credit != 1 {
         text += &format!("idle_credit = {}\n", vm.idle_credit);
     }
+    if vm.class == Class::Background {
+        text += "class = \"background\"\n";
+    }
+    if vm.priority_class == PriorityClass::RealTime {
+        text += "priority_class = \"real-time\"\n";
+    }
     if vm.latency_ms > 0 {
         text += &format!("latency = {{ p99 = \"{}ms\" }}\n", vm.latency_ms);
     }
@@ -273,14 +285,15 @@ fn policy(vm: &TrialVm, speedup: u32) -> String {
 /// A model of the simulator as the device. The disks of the volumes lie side by side on it, in the order in which they were added.
 struct OnModel {
     model: Box<dyn Model>,
-    disk_len: u64,
+    /// Start of each disk.
+    disks: Vec<u64>,
 }
 
 impl DeviceModel for OnModel {
     fn submit(&mut self, now: Instant, slot: Slot, request: &Request) {
-        let (volume, inside) = (request.offset >> OFFSET_BITS, request.offset & ((1 << OFFSET_BITS) - 1));
+        let (disk, inside) = ((request.offset >> OFFSET_BITS) as usize, request.offset & ((1 << OFFSET_BITS) - 1));
         let Request { kind, length, .. } = *request;
-        self.model.submit(now, Job { slot, kind, offset: volume * self.disk_len + inside, length });
+        self.model.submit(now, Job { slot, kind, offset: self.disks[disk] + inside, length });
         self.model.settle(now);
     }
 
@@ -303,15 +316,45 @@ pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>,
     let trial = trial.clone();
     let make = move || -> Box<dyn DeviceModel> {
         let model = trial.model(0).expect("it has been made before");
-        Box::new(OnModel { model, disk_len: trial.disk_len })
+        let disks = (0..trial.vms.len()).map(|vm| trial.place(vm).0).collect();
+        Box::new(OnModel { model, disks })
     };
     Ok(Some((DEVICE, ModelMaker(Arc::new(make)))))
 }
 
-/// Returns the loads of all VMs. Every request counts as 1.
+/// A workload of the simulator as the program of a client.
+struct OnWorkload(Box<dyn Workload>);
+
+impl Program for OnWorkload {
+    fn next(&self) -> Option<Duration> {
+        self.0.next().map(|at| Duration::from_nanos(at.as_nanos()))
+    }
+
+    fn ask(&mut self, now: Duration) -> Ask {
+        let request = self.0.ask(simulated(now));
+        assert!(matches!(request.kind, Kind::Read | Kind::Write), "trials have no other requests");
+        Ask { offset: request.offset, len: request.length, is_read: request.kind == Kind::Read }
+    }
+
+    fn completed(&mut self, now: Duration) {
+        self.0.completed(simulated(now));
+    }
+}
+
+/// The time since the start of a VM as a time of its workload.
+fn simulated(time: Duration) -> Instant {
+    Instant::from_nanos(time.as_nanos() as u64)
+}
+
+/// Returns the loads of all VMs: the requests of the simulated run. Every request counts as 1.
 pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
     let load = |(number, vm): (usize, &TrialVm)| {
-        let Load { arrival, outstanding, length, random_percent, .. } = vm.load;
+        let Load { outstanding, length, .. } = vm.load;
+        let (own, trial_of_vm) = (*vm, trial.clone());
+        let make = move || -> Box<dyn Program> {
+            let workload = trial_of_vm.workload(&own).expect("the simulated run has made it before");
+            Box::new(OnWorkload(workload))
+        };
         LoadVm {
             name: vm.name,
             exports: host.vms[vm.name].volumes.values().map(|volume| volume.export.clone()).collect(),
@@ -319,11 +362,7 @@ pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
             outstanding,
             request_len: length,
             cost: 1.0,
-            pattern: Pattern::Mixed { random_percent, range: trial.range },
-            burst_every: match arrival {
-                Arrival::Closed => None,
-                Arrival::Bursts(every) => Some(trial.scaled(every)),
-            },
+            requests: Requests::Program(ProgramMaker(Arc::new(make))),
             starts: vm.start == 0,
             // As DM in Fig. 3 where the reservations take everything.
             may_starve: true,
@@ -343,12 +382,19 @@ mod tests {
         let figures = sluice_lab::real::ALL.iter().chain(sluice_lab::real::IN_GUESTS);
         for trial in figures.flat_map(|figure| (figure.trials)()) {
             let fixture = Fixture::set(&trial).unwrap();
+            assert_eq!(model(&trial).unwrap().is_some(), trial.service_time().is_none());
             for (protocol, buffered) in [(Protocol::Nbd, false), (Protocol::Vhost, true), (Protocol::Guest, false)] {
                 let text = fixture.host_file(&trial, protocol, buffered);
                 let host = sluice_config::parse("trial.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 for vm in &trial.vms {
                     assert_eq!(host.vms[vm.name].policy, vm.policy(trial.speedup()), "{}: {}", trial.name, vm.name);
                     assert_eq!(host.vms[vm.name].volumes[VOLUME].buffered, buffered);
+                }
+                let places =
+                    (0..).zip(&trial.vms).map(|(number, vm)| (trial.place(number), &host.vms[vm.name].volumes[VOLUME]));
+                for ((offset, size), volume) in places {
+                    assert_eq!((volume.offset, volume.size), (offset, Some(size)), "{}", trial.name);
+                    assert!(offset + size <= trial.disks_len());
                 }
                 let device = &host.devices[DEVICE];
                 let delay = device.delay.as_ref().unwrap();
@@ -360,11 +406,41 @@ mod tests {
                 }
                 let parallel = if let Device::Servers(_) = trial.device { trial.depth } else { 1 };
                 assert_eq!((delay.parallel, device.depth), (parallel, trial.depth));
-                assert_eq!(model(&trial).unwrap().is_some(), trial.service_time().is_none());
                 for size in [4 << 10, 16 << 10] {
                     assert!((device.cost.cost(Kind::Read, size).as_f64() - 1.0).abs() < 2e-5, "every request costs 1");
                 }
                 assert!(trial.in_guests || loads(&trial, &host).iter().all(|load| load.outstanding <= WINDOW));
+            }
+        }
+    }
+
+    /// The client's requests are those of the simulated run, and as long as it has room for.
+    #[test]
+    fn clients_submit_the_requests_of_the_simulated_run() {
+        for trial in sluice_lab::real::ALL.iter().flat_map(|figure| (figure.trials)()).filter(|trial| trial.nodes == 0)
+        {
+            let fixture = Fixture::set(&trial).unwrap();
+            let host = sluice_config::parse("trial.toml", &fixture.host_file(&trial, Protocol::Vhost, false)).unwrap();
+            for (load, vm) in loads(&trial, &host).iter().zip(&trial.vms) {
+                let Requests::Program(ProgramMaker(make)) = &load.requests else {
+                    panic!("{} has a program", load.name)
+                };
+                let (mut program, mut workload) = (make(), trial.workload(vm).unwrap());
+                let mut outstanding = 0;
+                for _ in 0..200 {
+                    let due = program.next().filter(|_| outstanding < load.outstanding);
+                    let Some(now) = due else {
+                        outstanding -= 1;
+                        program.completed(Duration::from_secs(1));
+                        workload.completed(Instant::from_millis(1000));
+                        continue;
+                    };
+                    outstanding += 1;
+                    let (ask, same) = (program.ask(now), workload.ask(simulated(now)));
+                    assert_eq!((ask.offset, ask.len, ask.is_read), (same.offset, same.length, same.kind == Kind::Read));
+                    let size = vm.disks * trial.disk_len;
+                    assert!(ask.len <= load.request_len && ask.offset + u64::from(ask.len) <= size, "{}", trial.name);
+                }
             }
         }
     }

@@ -111,7 +111,10 @@ pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
     for chosen in &plan.figures {
         let (figure, began) = (chosen.figure(), Instant::now());
         let (notes, trials) = match chosen {
-            Chosen::Disks(real) => (Vec::new(), run_disks(real, &plan, report.no_kernel.is_none(), &note).await?),
+            Chosen::Disks(real) => {
+                let without = Some(real.without.to_owned()).filter(|words| !words.is_empty());
+                (without.into_iter().collect(), run_disks(real, &plan, report.no_kernel.is_none(), &note).await?)
+            }
             Chosen::Nics(_) if report.no_nics.is_some() => continue,
             Chosen::Nics(real) => (nics::notes(figure), nics::run(real, quick, &note).await?),
         };
@@ -208,7 +211,7 @@ fn compared(trial: Trial, mut runs: Vec<(Protocol, Run<Seen>)>) -> Result<Measur
     let values = trial.values.iter().map(compared).collect();
     let sum = |of: fn(&Run<Seen>) -> usize| runs.iter().map(|(_, run)| of(run)).sum();
     let (windows, left_out, repeats) = (sum(|run| run.windows), sum(|run| run.left_out), sum(|run| run.repeats));
-    let starts_later = trial.vms.iter().any(|vm| vm.start > 0);
+    let changes = trial.vms.iter().any(|vm| vm.start > 0 || vm.limit_from > 0);
     Ok(Measured {
         scheduler: trial.kernel.map_or(trial.scheduler, |kernel| kernel.name()),
         vms: trial.vms.iter().map(|vm| shown(&trial, vm)).collect(),
@@ -218,7 +221,7 @@ fn compared(trial: Trial, mut runs: Vec<(Protocol, Run<Seen>)>) -> Result<Measur
             .into_iter()
             .collect(),
         values,
-        drawn: if starts_later { Drawn::OverTime } else { Drawn::Bars },
+        drawn: if changes { Drawn::OverTime } else { Drawn::Bars },
         rate_unit: unit(Quantity::Iops),
         series: runs.pop().map(|(_, run)| run.series).unwrap_or_default(),
         windows,
@@ -239,14 +242,21 @@ fn shown(trial: &Trial, vm: &TrialVm) -> ShownVm {
 /// Runs a trial over one protocol.
 async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run<Seen>, Failure> {
     let fixture = Fixture::set(trial).map_err(folder::cannot)?;
-    let parse = |buffered| fixture.host_files(trial, protocol, buffered).iter().map(|text| parsed(text)).collect();
+    let parse = |second, buffered| -> Result<Vec<_>, Failure> {
+        fixture.host_files(&trial.at(second), protocol, buffered).iter().map(|text| parsed(text)).collect()
+    };
     let models = host::model(trial)?;
-    let mut testbed = Testbed::begin(&parse, models, &|host| host::loads(trial, host), PAUSE_MIN).await?;
+    let mut testbed =
+        Testbed::begin(&|buffered| parse(0, buffered), models, &|host| host::loads(trial, host), PAUSE_MIN).await?;
     testbed.watch_pauses();
     let second = trial.scaled(Duration::from_secs(1));
-    let began = Instant::now();
+    let (began, awaited) = (Instant::now(), trial.awaited());
     let mut windows = Vec::new();
     for number in 0..trial.seconds() {
+        if trial.is_changed_at(number as u64) {
+            let hosts = parse(number as u64, testbed.buffered)?;
+            testbed.reload(hosts.last().expect("there is one")).await?;
+        }
         let starting = |vm: &usize| trial.vms[*vm].start == number as u64;
         (0..trial.vms.len()).filter(starting).for_each(|vm| testbed.load.start_vm(vm));
         testbed.run_until(began + second * (number as u32 + 1), &mut |_| {}).await?;
@@ -256,9 +266,14 @@ async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run<Seen>, Fa
             testbed.watch_pauses();
         }
         windows.push(Window { samples: window.iter().map(sample).collect(), pause });
+        let ended = testbed.load.ended();
+        if !awaited.is_empty() && awaited.iter().all(|vm| ended[*vm].is_some()) {
+            break;
+        }
     }
+    let ended = testbed.load.ended();
     testbed.end().await?;
-    Ok(Run::of(trial, &windows))
+    Ok(Run::of(trial, &windows, &ended))
 }
 
 fn parsed(text: &str) -> Result<Arc<Host>, Failure> {
@@ -298,5 +313,7 @@ fn unit(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Iops => "IOPS",
         Quantity::Latency => "ms",
+        Quantity::Seconds => "s",
+        Quantity::Ratio => "x last VM",
     }
 }

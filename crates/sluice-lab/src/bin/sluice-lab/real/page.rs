@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use sluice_lab::LabError;
-use sluice_lab::real::Quantity;
 use sluice_lab::report::write;
+use sluice_lab::{LabError, Paper};
 use sluice_report::{Chart, Line, Page, Table};
 
 use super::Report;
@@ -90,7 +89,7 @@ impl Report {
                 .iter()
                 .map(|reason| Block::Paragraph(format!("Figures of NICs did not run on this machine: {reason}."))),
         );
-        if self.outcomes.iter().any(|outcome| !outcome.notes.is_empty()) {
+        if self.outcomes.iter().any(|outcome| outcome.figure.paper == Paper::Netback) {
             blocks.push(Block::Paragraph(NOT_HERE.to_owned()));
         }
         for outcome in &self.outcomes {
@@ -242,7 +241,12 @@ fn bars(vm: &str, trials: &[&Measured], unit: &str) -> Chart {
         lines.insert(0, Line::bars("paper", &heights(&groups, |compared| compared.paper)));
     }
     let names: Vec<&str> = groups.iter().map(|(name, _)| name.as_str()).collect();
-    let what = if unit == super::unit(Quantity::Latency) { "mean latency" } else { "throughput" };
+    let what = match unit {
+        "ms" => "mean latency",
+        "s" => "response time",
+        "x last VM" => "throughput in multiples of the last VM's",
+        _ => "throughput",
+    };
     Chart::bars(&format!("{vm}: {what}"), unit, &names, lines)
 }
 

@@ -99,7 +99,7 @@ pub(super) fn cells(measured: &Measured, compared: &Compared, columns: &[Column]
         format!("{from} to {to}"),
         measured.vm_name(compared).to_owned(),
         compared.unit.to_owned(),
-        compared.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.0}")),
+        compared.paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.*}", decimals(compared.unit))),
         compared.simulated.map_or_else(|| "-".to_owned(), |simulated| format!("{simulated:.1}")),
     ];
     cells.extend(columns.iter().map(|column| {
@@ -113,6 +113,11 @@ pub(super) fn cells(measured: &Measured, compared: &Compared, columns: &[Column]
 pub(super) fn pauses(trials: &[Measured]) -> (usize, usize, usize) {
     let sum = |of: fn(&Measured) -> usize| -> usize { trials.iter().map(of).sum() };
     (sum(|trial| trial.windows), sum(|trial| trial.left_out), sum(|trial| trial.repeats))
+}
+
+/// Decimals of the paper's values.
+fn decimals(unit: &str) -> usize {
+    if matches!(unit, "s" | "x last VM") { 1 } else { 0 }
 }
 
 /// A real value with its deviation from the simulated one.

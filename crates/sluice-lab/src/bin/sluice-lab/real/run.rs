@@ -49,19 +49,23 @@ pub(super) struct Run<S> {
 }
 
 impl Run<Seen> {
-    pub(super) fn of(trial: &Trial, windows: &[Window]) -> Self {
+    /// `ended` is when the work of each VM was done; empty if it has no end.
+    pub(super) fn of(trial: &Trial, windows: &[Window], ended: &[Option<Duration>]) -> Self {
         let counting = Counting::of(&windows.iter().map(|window| window.pause).collect::<Vec<_>>());
+        // A run whose work is done ends before the time that it has at most.
+        let parts: Vec<_> = trial.parts.iter().map(|(from, to)| (*from, windows.len().min(*to))).collect();
         let series = |window: &Window| window.samples.iter().map(|sample| seen(trial, &[*sample]).iops).collect();
         let of_part = |part: &(usize, usize)| {
             let counted = counting.counted(*part);
             let of_vm = |vm: usize| {
                 let samples: Vec<Sample> = counted.iter().map(|number| windows[*number].samples[vm]).collect();
-                seen(trial, &samples)
+                let seconds = ended.get(vm).copied().flatten().map_or(f64::NAN, |time| time.as_secs_f64());
+                Seen { seconds: seconds * f64::from(trial.speedup()), ..seen(trial, &samples) }
             };
             (0..trial.vms.len()).map(of_vm).collect()
         };
-        let seen = trial.parts.iter().map(of_part).collect();
-        Run::counted(&counting, &trial.parts, seen, windows.iter().map(series).collect())
+        let seen = parts.iter().map(of_part).collect();
+        Run::counted(&counting, &parts, seen, windows.iter().map(series).collect())
     }
 }
 
@@ -136,7 +140,11 @@ fn seen(trial: &Trial, samples: &[Sample]) -> Seen {
     let (seconds, requests) = (sum(|sample| sample.seconds), sum(|sample| sample.requests));
     let ratio = |of: f64, to: f64| if to > 0.0 { of / to } else { 0.0 };
     let times = f64::from(trial.speedup());
-    Seen { iops: ratio(requests, seconds) / times, latency_ms: ratio(sum(|sample| sample.total_ms), requests) * times }
+    Seen {
+        iops: ratio(requests, seconds) / times,
+        latency_ms: ratio(sum(|sample| sample.total_ms), requests) * times,
+        seconds: f64::NAN,
+    }
 }
 
 #[cfg(test)]
@@ -159,11 +167,11 @@ mod tests {
 
     #[test]
     fn a_window_with_a_pause_and_the_next_one_do_not_count() {
-        let run = Run::of(&trial(), &windows(&[100.0, 10.0, 190.0, 100.0, 50.0, 50.0, 50.0, 50.0], &[1]));
+        let run = Run::of(&trial(), &windows(&[100.0, 10.0, 190.0, 100.0, 50.0, 50.0, 50.0, 50.0], &[1]), &[]);
         assert_eq!((run.windows, run.left_out, &run.paused_percent), (8, 2, &vec![50.0, 0.0]));
         let iops = |run: &Run<Seen>, part: usize| run.seen[part][2].iops;
         assert_eq!((iops(&run, 0), iops(&run, 1)), (100.0, 50.0), "half were left out, so all count");
-        let late = Run::of(&trial(), &windows(&[100.0, 100.0, 100.0, 10.0, 90.0, 50.0, 50.0, 50.0], &[3]));
+        let late = Run::of(&trial(), &windows(&[100.0, 100.0, 100.0, 10.0, 90.0, 50.0, 50.0, 50.0], &[3]), &[]);
         assert_eq!((iops(&late, 0), iops(&late, 1)), (100.0, 50.0));
         assert_eq!((late.seen[0][0].latency_ms, &late.paused_percent), (2.0, &vec![25.0, 25.0]));
         assert_eq!(late.series[3], [10.0; 3], "the chart shows all windows");
@@ -178,7 +186,7 @@ mod tests {
             let left = std::cell::RefCell::new(left);
             runtime.block_on(repeated(async || {
                 let paused = left.borrow_mut().pop().expect("it is repeated at most once");
-                Ok(Run::of(&trial(), &windows(&[1.0; 8], paused)))
+                Ok(Run::of(&trial(), &windows(&[1.0; 8], paused), &[]))
             }))
         };
         for (paused, left_out, repeats) in [

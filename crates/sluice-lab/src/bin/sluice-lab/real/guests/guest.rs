@@ -182,7 +182,7 @@ impl Drop for Guest {
 
 /// QEMU's arguments. It always emulates, so that it runs without KVM.
 fn arguments(load: &Load, image: &Image, disk: &Disk, port: &Path, console: &Path) -> Vec<String> {
-    let load = format!("outstanding={} writers={} request_bytes={}", load.outstanding, load.writers, load.length);
+    let load = format!("outstanding={} writers={} request_bytes={}", load.outstanding, load.writers(), load.length);
     let memory = format!("memory-backend-memfd,id=guest-memory,size={MEMORY},share=on");
     let [kernel, first] = [&image.kernel, &image.first_file_system].map(|file| file.display().to_string());
     let mut words: Vec<String> = "-nodefaults -no-user-config -display none -cpu Nehalem -smp 1 -machine"

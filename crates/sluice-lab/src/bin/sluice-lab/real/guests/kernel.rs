@@ -156,8 +156,8 @@ impl KernelDevice {
             let settings = match scheduler {
                 KernelScheduler::Bfq => vec![self.groups.weight(vm.weight)],
                 KernelScheduler::Throttle => {
-                    let Load { outstanding, writers, .. } = vm.load;
-                    let writes = limit * f64::from(writers) / f64::from(outstanding);
+                    let Load { write_percent, .. } = vm.load;
+                    let writes = limit * f64::from(write_percent) / 100.0;
                     self.groups.limits(number.trim(), limit - writes, writes)
                 }
             };

@@ -64,7 +64,7 @@ async fn measure_once(trial: &Trial, image: &Image) -> Result<Run<Seen>, Failure
     drop(guests);
     drop(kernel);
     testbed.end().await?;
-    Ok(Run::of(trial, &windows))
+    Ok(Run::of(trial, &windows, &[]))
 }
 
 async fn kernel_device(trial: &Trial, fixture: &Fixture, scheduler: KernelScheduler) -> Result<KernelDevice, Failure> {
