@@ -96,10 +96,10 @@ pub const ALL: &[RealFigure] = &[
     RealFigure::new(&mclock::distributed::SKEWED, mclock::distributed::skewed_trials),
     RealFigure::new(&flubber::credits::FIGURE, flubber::credits::trials),
     RealFigure::new(&flubber::schedulers::FIGURE, flubber::schedulers::trials).without(
-        "On real I/O the guests' schedulers and rings are not part of it; they hold back none of at most 16 requests of 38 KiB.",
+        "On real I/O the guests have no scheduler and no ring, as with noop: neither would hold back any of at most 16 requests of 38 KiB.",
     ),
     RealFigure::new(&flubber::backup::FIGURE, flubber::backup::trials).without(
-        "On real I/O the guests' schedulers and rings are not part of it, and an eighth of the VMs' work and a 32nd of the copy are done, so that the paper's times do not apply.",
+        "On real I/O the guests have no scheduler and no ring, and an eighth of the VMs' work and a 32nd of the copy are done, so that the paper's times do not apply.",
     ),
     RealFigure::new(&mcfq::windows::FIGURE, mcfq::windows::trials)
         .without("On real I/O 30 s are measured and not ten minutes, under CFQ and under MCFQ in mode \"window\" with the window of 10 s."),

@@ -13,8 +13,6 @@ use crate::figure::LabError;
 pub enum Device {
     /// Serves this number of requests per second, one at a time.
     Constant(f64),
-    /// The same with exponentially distributed service times.
-    Exponential(f64),
     /// Serves as many requests at a time as its depth, each for an exponentially distributed time with this mean.
     Servers(Duration),
     /// The model of a device file.

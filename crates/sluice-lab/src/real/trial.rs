@@ -94,7 +94,7 @@ impl Trial {
     pub fn speedup(&self) -> u32 {
         match self.device {
             _ if self.in_guests => 1,
-            Device::Constant(_) | Device::Exponential(_) => SPEEDUP,
+            Device::Constant(_) => SPEEDUP,
             Device::Servers(_) => SPEEDUP_OF_NODES,
             Device::Drive { .. } => 1,
         }
@@ -104,7 +104,7 @@ impl Trial {
     #[must_use]
     pub fn tolerance(&self) -> f64 {
         match self.device {
-            Device::Constant(_) | Device::Exponential(_) | Device::Servers(_) => TOLERANCE,
+            Device::Constant(_) | Device::Servers(_) => TOLERANCE,
             Device::Drive { .. } => TOLERANCE_DRIVE,
         }
     }
@@ -125,7 +125,7 @@ impl Trial {
     #[must_use]
     pub fn iops(&self) -> Option<f64> {
         match self.device {
-            Device::Constant(iops) | Device::Exponential(iops) => Some(iops),
+            Device::Constant(iops) => Some(iops),
             Device::Servers(time) => Some(f64::from(self.depth) / time.as_secs_f64()),
             Device::Drive { .. } => None,
         }
@@ -296,7 +296,7 @@ impl Trial {
         let time = self.service_time().unwrap_or_default();
         let time = match self.device {
             Device::Constant(_) => ServiceTime::Fixed(time),
-            Device::Exponential(_) | Device::Servers(_) => ServiceTime::Exponential(time),
+            Device::Servers(_) => ServiceTime::Exponential(time),
             Device::Drive { file, form } => return form.model(file),
         };
         let count = if let Device::Servers(_) = self.device { self.depth } else { 1 };

@@ -152,8 +152,8 @@ pub(crate) const FIGURE: Figure = Figure {
             paper: "800; 1750 and 2700 IOPS",
             note: "A client that has nothing waiting at a node for a moment forgets there what it lies behind, but for what it got elsewhere \
                    meanwhile; \
-                   otherwise a client could save up share at a node that it seldom uses. So c3 misses its part where the nodes are slow or \
-                   serve in the order of arrival. With 1024 outstanding c1 gets 800, and c2 and c3 what is left, 2:3 (table).",
+                   otherwise a client could save up share at a node that it seldom uses. So c3, which has the most of its 64 requests at other nodes, misses its \
+                   part. With more outstanding each gets its part (table).",
         },
         RowSpec {
             id: "M9c",

@@ -12,7 +12,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::real::{self, Device, Quantity, Trial, TrialVm};
+use crate::real::{self, Device, Form, Quantity, Trial, TrialVm};
 use crate::setup::{Host, mean_latency_ms, mean_rate, policy, slashed, within};
 
 /// Weights of the four VMs.
@@ -121,16 +121,26 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     Ok(finding)
 }
 
-/// The same on real I/O.
+/// The same on real I/O, on the modelled array.
 pub(crate) fn trials() -> Vec<Trial> {
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
     let trial = |reservation: u64, printed: [Option<f64>; 2], milliseconds: [Option<f64>; 2]| {
-        let vm = |(name, weight)| TrialVm { reservation, ..TrialVm::new(name, weight, 8192) };
-        let (vms, parts): (Vec<TrialVm>, _) = (WEIGHTS.map(vm).into(), [(10, 70)]);
+        let vm = |(number, (_, weight)): (usize, &(&str, u32))| TrialVm {
+            reservation,
+            weight: *weight,
+            ..mixed::trial_vm(number)
+        };
+        let (vms, parts): (Vec<TrialVm>, _) = (WEIGHTS.iter().enumerate().map(vm).collect(), [(5, 35)]);
         let mut values = Trial::all_values(&parts, &vms, &[Quantity::Iops, Quantity::Latency]);
         real::print(&mut values, 0, Quantity::Iops, &printed);
         real::print(&mut values, 0, Quantity::Latency, &milliseconds);
-        let device = Device::Exponential(CAPACITY);
-        Trial { device, values, ..Trial::constant(format!("r = {reservation}"), CAPACITY, vms, &parts) }
+        Trial {
+            device: Device::Drive { file: FIGURE.device, form: Form::AsFile },
+            disk_len,
+            range: disk_len,
+            values,
+            ..Trial::constant(format!("r = {reservation}"), 0.0, vms, &parts)
+        }
     };
     let [before, after, latency] = PRINTED.map(|printed| printed.map(Some));
     vec![trial(1, before, [None; 2]), trial(512, after, latency)]

@@ -112,25 +112,31 @@ const REAL_START: u64 = 15;
 const REAL_PARTS: [(usize, usize); 2] = [(18, 30), (48, 63)];
 const REAL_LATE: [(usize, usize); 1] = [(3, 18)];
 
+/// A VM with its load on real I/O, and no promise; Table 4 has the same.
+pub(super) fn trial_vm(number: usize) -> TrialVm {
+    let Vm(name, length, reads, random, ..) = VMS[number];
+    let plain = TrialVm::new(name, 1, length);
+    let percent = |part: f64| (100.0 * part).round() as u32;
+    let load = Load { write_percent: percent(1.0 - reads), random_percent: percent(random), ..plain.load };
+    TrialVm { load, ..plain }
+}
+
 /// The same on real I/O: mClock in mode "product", and SFQ(D) with all four VMs.
 pub(crate) fn trials() -> Vec<Trial> {
     let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
     let trial = |scheduler, promised: bool, parts: &[(usize, usize)]| {
-        let vm = |(number, vm): (usize, &Vm)| {
-            let Vm(name, length, reads, random, reservation, limit, weight) = *vm;
-            let plain = TrialVm::new(name, weight, length);
-            let percent = |part: f64| (100.0 * part).round() as u32;
-            let load = Load { write_percent: percent(1.0 - reads), random_percent: percent(random), ..plain.load };
+        let vm = |number: usize| {
+            let Vm(.., reservation, limit, weight) = VMS[number];
             let (reservation, limit, start) =
                 if promised { (reservation, limit, REAL_START * number as u64) } else { (0, 0, 0) };
-            TrialVm { load, reservation, limit, start, ..plain }
+            TrialVm { reservation, limit, start, weight, ..trial_vm(number) }
         };
         Trial {
             device: Device::Drive { file: FIGURE.device, form: Form::AsFile },
             disk_len,
             range: disk_len,
             scheduler,
-            ..Trial::constant(scheduler, 0.0, VMS.iter().enumerate().map(vm).collect(), parts)
+            ..Trial::constant(scheduler, 0.0, (0..VMS.len()).map(vm).collect(), parts)
         }
     };
     let (mut mclock, mut sfqd) = (trial("mclock", true, &REAL_PARTS), trial("sfqd", false, &REAL_LATE));

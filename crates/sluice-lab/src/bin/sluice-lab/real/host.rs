@@ -194,7 +194,7 @@ impl Fixture {
         let nanos = trial.service_time().map_or(0, |time| time.as_nanos());
         let time = match trial.device {
             Device::Constant(_) => format!("\"{nanos}ns\""),
-            Device::Exponential(_) | Device::Servers(_) => format!("{{ mean = \"{nanos}ns\" }}"),
+            Device::Servers(_) => format!("{{ mean = \"{nanos}ns\" }}"),
             // The model's completion times replace it.
             Device::Drive { .. } => "\"1ms\"".to_owned(),
         };

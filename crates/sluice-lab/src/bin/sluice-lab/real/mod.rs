@@ -174,7 +174,7 @@ fn protocols(trial: &Trial) -> &'static [Protocol] {
         _ if trial.in_guests => &[Protocol::Guest],
         // Through a gateway.
         Device::Servers(_) => &[Protocol::Nbd],
-        Device::Constant(_) | Device::Exponential(_) => &Protocol::CLIENTS,
+        Device::Constant(_) => &Protocol::CLIENTS,
         Device::Drive { .. } => &[Protocol::Vhost],
     }
 }
