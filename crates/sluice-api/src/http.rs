@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -17,12 +18,15 @@ use tokio::time::timeout;
 
 use crate::VERSION;
 use crate::call::with_query;
-use crate::line::{self, CHANGE_MAX, QUESTION_MAX};
 use crate::problem::{Kind, Problem};
 use crate::request::{Reply, Request};
 
 /// Maximum length of a body, in bytes.
 pub const BODY_MAX: usize = 64 << 10;
+/// Maximum time until the reply to a question. The daemon waits a second for a device that does not respond.
+const QUESTION_MAX: Duration = Duration::from_secs(30);
+/// The same for a change, which waits 5 s for each path that hangs.
+const CHANGE_MAX: Duration = Duration::from_mins(5);
 
 /// A daemon, by its control socket.
 #[derive(Debug, Clone)]
@@ -224,8 +228,7 @@ impl Client {
     }
 }
 
-/// Sends a request to the daemon at a socket, and waits for the reply. A daemon of the version before, which an upgrade has not restarted, gets it
-/// as a line of JSON.
+/// Sends a request to the daemon at a socket, and waits for the reply.
 ///
 /// # Errors
 /// The daemon cannot be reached, refuses the request, or does not answer in 30 s (a change in 5 min).
@@ -234,19 +237,7 @@ pub fn ask<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Repl
     let limit = if request.is_question() { QUESTION_MAX } else { CHANGE_MAX };
     let later = if request.is_question() { "" } else { "; it may still make the change" };
     let answered = runtime.block_on(async { timeout(limit, Client::at(socket).reply(request)).await });
-    match answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))? {
-        // It was answered by the command line itself in the version before.
-        Err(Failed::NoHttp) if !matches!(request, Request::Why { .. }) => as_line(socket, request),
-        answered => answered,
-    }
-}
-
-fn as_line<R: DeserializeOwned>(socket: &Path, request: &Request) -> Result<Reply<R>, Failed> {
-    let reply: Reply<R> = line::ask(socket, request).map_err(broken)?;
-    match reply.code {
-        Some(code) => Err(Failed::Refused(Box::new(Kind::from(code).with(reply.error.unwrap_or_default())))),
-        None => Ok(reply),
-    }
+    answered.map_err(|_| Failed::Broken(format!("no reply in {} s{later}", limit.as_secs())))?
 }
 
 fn refused(body: &[u8]) -> Failed {

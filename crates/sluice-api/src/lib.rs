@@ -16,7 +16,6 @@
 //! | [`amount`] | how amounts look in text for people |
 //! | [`shell`] | commands that can be copied into a shell |
 //! | [`http`], [`problem`] | the client of HTTP on the socket, and its errors |
-//! | [`mod@line`] | the same as lines: each request and each reply is a line of JSON |
 //!
 //! The names of fields are those of `docs/output.md`, with their units at the end. A field that an older daemon does not send has its
 //! default; one of a newer daemon is ignored, and a word of a newer daemon is read as the last one of its list.
@@ -31,7 +30,6 @@ pub mod cause;
 pub mod change;
 pub mod event;
 pub mod http;
-pub mod line;
 pub mod list;
 pub mod object;
 pub mod policy;

@@ -98,7 +98,7 @@ fn without_a_file_the_daemon_says_what_it_serves() {
     assert!(attached.contains(place.socket("w").to_str().unwrap()), "{attached}");
     let unknown = ask(&["export", "nbd-uri", "b"]);
     assert_eq!((unknown.code(), unknown.stderr.contains("there are: a")), (Some(3), true), "{}", unknown.stderr);
-    let reply = sluice_api::line::ask(&control, &sluice_api::request::Request::GetHost);
+    let reply = sluice_api::http::ask(&control, &sluice_api::request::Request::GetHost);
     let reply: sluice_api::request::Reply<Value> = reply.unwrap();
     assert!(!reply.result.unwrap().to_string().contains("secret"), "it is not for observers");
     daemon.kill();

@@ -4,13 +4,12 @@
 //! `SLUICE_CRASHES=300` is the long form: 300 kills.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::common::{Daemon, MIB, Place, run, sluice};
 use serde_json::{Value, json};
+use sluice_api::http::{self, Failed};
 
 /// Clients that make changes, each of its own VM.
 const WORKERS: usize = 3;
@@ -42,13 +41,14 @@ fn host(place: &Place) -> String {
     text
 }
 
-/// Sends a request. Returns `None` if the daemon dies first.
+/// Sends a request and returns its result; `None` if the daemon dies first.
 fn ask(place: &Place, request: &Value) -> Option<Value> {
-    let mut stream = UnixStream::connect(place.socket("control")).ok()?;
-    stream.write_all(format!("{request}\n").as_bytes()).ok()?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    let known = serde_json::from_value(request.clone()).unwrap();
+    match http::ask::<Value>(&place.socket("control"), &known) {
+        Ok(reply) => Some(reply.result.unwrap_or_default()),
+        Err(Failed::Refused(problem)) => panic!("{request}: {problem:?}"),
+        Err(_) => None,
+    }
 }
 
 /// Makes the next change of a worker. Returns whether it was answered.
@@ -84,15 +84,16 @@ fn change(place: &Place, worker: usize, known: &mut Known) -> bool {
         }
     };
     known.under_way = Some(next);
-    let Some(reply) = ask(place, &request) else { return false };
-    assert_eq!(reply["ok"], true, "{request}: {reply}");
+    if ask(place, &request).is_none() {
+        return false;
+    }
     known.answered = known.under_way.take().expect("it was set");
     true
 }
 
 /// Returns what is in force for a worker.
 fn in_force(place: &Place, worker: usize) -> Model {
-    let overrides = ask(place, &json!({"verb": "get-overrides"})).unwrap()["result"]["overrides"].clone();
+    let overrides = ask(place, &json!({"verb": "get-overrides"})).unwrap()["overrides"].clone();
     let overrides = overrides.as_array().unwrap().iter();
     let overrides: BTreeMap<&str, &Value> =
         overrides.map(|one| (one["name"].as_str().unwrap(), &one["value"])).collect();

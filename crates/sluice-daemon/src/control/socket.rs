@@ -6,23 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_api::line::{self, REQUEST_MAX};
 use sluice_config::{Access, CONTROL_SOCKET, Control, DaemonSettings};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::SocketFile;
 use sluice_io::users;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Code, Reply, Request, http};
-use sluice_http::{Connections, Limits, Permit};
+use super::{Reply, Request, http};
+use sluice_http::{Connections, Limits};
 
-/// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
-/// request will be carried out, so it must not be told of a failure.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
 /// Connections of clients that are neither root nor the daemon's user, of those that are, and of each user that is neither. Otherwise one
@@ -120,18 +114,10 @@ impl ControlSocket {
         let (endpoint, advice) = (bound.endpoint().to_string(), "raise the number of threads that the daemon may have");
         let (listener, file) = bound.into_unix()?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
-        let http = http::start(sender.clone()).map_err(|source| ListenError::Io { endpoint, advice, source })?;
-        let to = To { lines: sender, http };
-        let task = tokio::spawn(accept(listener, to));
+        let http = http::start(sender).map_err(|source| ListenError::Io { endpoint, advice, source })?;
+        let task = tokio::spawn(accept(listener, http));
         Ok((ControlSocket { task, _file: file }, asked))
     }
-}
-
-/// Where requests go: lines of JSON at once, HTTP by its thread.
-#[derive(Clone)]
-struct To {
-    lines: mpsc::Sender<Asked>,
-    http: mpsc::Sender<http::Connection>,
 }
 
 /// Number of the group that owns the socket.
@@ -183,7 +169,8 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn accept(listener: UnixListener, to: To) {
+/// Gives each connection to the thread of HTTP, until that has ended.
+async fn accept(listener: UnixListener, http: mpsc::Sender<http::Connection>) {
     let connections = Connections::new(LIMITS);
     loop {
         match listener.accept().await {
@@ -193,123 +180,15 @@ async fn accept(listener: UnixListener, to: To) {
                     tracing::debug!(%peer, "Control client rejected: too many are connected");
                     continue;
                 };
-                let to = to.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = converse(stream, peer, permit, to).await {
-                        tracing::debug!(%error, "Control client left");
-                    }
-                });
+                let Ok(stream) = stream.into_std() else { continue };
+                if http.send(http::Connection { stream, peer, permit }).await.is_err() {
+                    return;
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "Cannot accept a control client");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
-    }
-}
-
-async fn converse(stream: UnixStream, peer: Peer, permit: Permit, to: To) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut line = String::new();
-    let mut read = BufReader::new(read.take(REQUEST_MAX));
-    let until = Instant::now() + CLIENT_TIMEOUT;
-    let no_room = || io::Error::other("It has sent nothing and made room for another client");
-    // A method of HTTP has capital letters.
-    let is_http = tokio::select! {
-        biased;
-        () = permit.ended() => return Err(no_room()),
-        begin = timeout_at(until, read.fill_buf()) => begin??.first().is_some_and(u8::is_ascii_uppercase),
-    };
-    if is_http {
-        let begin = read.buffer().to_vec();
-        let stream = read.into_inner().into_inner().reunite(write).map_err(io::Error::other)?.into_std()?;
-        let connection = http::Connection { stream, begin, peer, permit };
-        return to.http.send(connection).await.map_err(|_| io::Error::other("The daemon is exiting"));
-    }
-    // One that has made room is waited for, and is not served.
-    tokio::select! {
-        biased;
-        () = permit.ended() => return Err(no_room()),
-        read = timeout_at(until, read.read_line(&mut line)) => read??,
-    };
-    permit.set_asking(true);
-    let mut reply = match line::read(&line) {
-        Err(refused) => refused,
-        Ok(request) => {
-            let (reply, answer) = oneshot::channel();
-            let gone = |_| io::Error::other("The daemon is exiting");
-            to.lines
-                .send(Asked { request, peer, manner: Manner::default(), reply })
-                .await
-                .map_err(|_| io::Error::other("The daemon is exiting"))?;
-            answer.await.map_err(gone)?
-        }
-    };
-    // Commands of the version before know no such code.
-    if reply.code == Some(Code::Forbidden) {
-        reply.code = Some(Code::Refused);
-    }
-    timeout(CLIENT_TIMEOUT, write.write_all(line::write(&reply).as_bytes())).await?
-}
-
-#[cfg(test)]
-mod tests {
-    use sluice_api::request::How;
-
-    use super::*;
-
-    impl To {
-        /// Nothing speaks HTTP.
-        fn lines(lines: mpsc::Sender<Asked>) -> To {
-            To { lines, http: mpsc::channel(1).0 }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_queued_request_is_answered_however_long_it_takes() {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let (sender, mut asked) = mpsc::channel(1);
-        let peer = Peer::of(&theirs).unwrap();
-        let permit = Connections::new(LIMITS).enter(peer.uid, true).await.unwrap();
-        let served = tokio::spawn(converse(theirs, peer, permit, To::lines(sender)));
-        ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
-        let Asked { request, peer, reply, .. } = asked.recv().await.unwrap();
-        assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
-        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
-        tokio::time::advance(CLIENT_TIMEOUT * 10).await;
-        reply.send(Reply::changed(None, None)).unwrap();
-        let mut said = String::new();
-        ours.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "{\"ok\":true}\n");
-        served.await.unwrap().unwrap();
-    }
-
-    #[tokio::test]
-    async fn silent_connections_of_root_kept_root_out() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("control");
-        let (sender, _asked) = mpsc::channel(1);
-        let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), To::lines(sender)));
-        let mut silent = Vec::new();
-        for _ in 0..LIMITS.admins {
-            silent.push(UnixStream::connect(&path).await.unwrap());
-        }
-        let mut client = UnixStream::connect(&path).await.unwrap();
-        client.write_all(b"?\n").await.unwrap();
-        let mut said = String::new();
-        client.read_to_string(&mut said).await.unwrap();
-        assert!(said.contains("Invalid request"), "{said}");
-        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest has made room");
-        accepts.abort();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_silent_client_is_disconnected() {
-        let (_ours, theirs) = UnixStream::pair().unwrap();
-        let peer = Peer::of(&theirs).unwrap();
-        let before = tokio::time::Instant::now();
-        let permit = Connections::new(LIMITS).enter(peer.uid, true).await.unwrap();
-        assert!(converse(theirs, peer, permit, To::lines(mpsc::channel(1).0)).await.is_err());
-        assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }
 }

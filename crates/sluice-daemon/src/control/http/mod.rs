@@ -5,7 +5,7 @@
 //!                                        '<------------JSON-----------Reply------'
 //! ```
 //!
-//! It has a thread of its own, so that a long list costs no other client and no VM. Rights are those of the peer, as for a line of JSON.
+//! It has a thread of its own, so that a long list costs no other client and no VM. Rights are those of the peer.
 //!
 //! | file | contents |
 //! |---|---|
@@ -28,7 +28,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use sluice_api::change::{self, Preview, Settings};
-use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
@@ -53,8 +52,6 @@ use sluice_http::Permit;
 /// A connection that speaks HTTP.
 pub(super) struct Connection {
     pub(super) stream: std::os::unix::net::UnixStream,
-    /// Bytes that were already read from it.
-    pub(super) begin: Vec<u8>,
     pub(super) peer: Peer,
     pub(super) permit: Permit,
 }
@@ -131,11 +128,9 @@ fn routes() -> Router {
 }
 
 async fn converse(connection: Connection, routes: Router, asked: mpsc::Sender<Asked>) {
-    let Connection { stream, begin, peer, permit } = connection;
+    let Connection { stream, peer, permit } = connection;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)) else { return };
-    let (read, write) = stream.into_split();
-    let io = tokio::io::join(io::Cursor::new(begin).chain(read), write);
-    sluice_http::serve(io, routes, permit, Client { peer, asked }).await;
+    sluice_http::serve(stream, routes, permit, Client { peer, asked }).await;
 }
 
 impl Client {

@@ -36,7 +36,7 @@ fn serve() -> Served {
             let permit = connections.enter(0, true).await.unwrap();
             let stream = stream.into_std().unwrap();
             tokio::spawn(converse(
-                Connection { stream, begin: Vec::new(), peer, permit },
+                Connection { stream, peer, permit },
                 routes.clone(),
                 sender.clone(),
             ));

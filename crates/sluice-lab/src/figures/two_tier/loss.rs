@@ -46,10 +46,12 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         },
         RowSpec {
             id: "X1b",
-            class: Class::Shape,
-            must: "for each load the four schedulers' losses differ by less than half as much as the loads' mean losses do among each other",
-            paper: "mainly related to the load, relatively less to the scheduler in the virtual domain",
-            note: "",
+            class: Class::Hardware,
+            must: "how much the losses differ among the four schedulers, for one load at most, and among the loads",
+            paper: "mainly related to the load, relatively less to the scheduler in the virtual domain; no number",
+            note: "One thread has one request, so no scheduler has a choice here. The losses of the loads are not the paper's (X1), so what \
+                   differs among them \
+                   is no evidence for the sentence.",
         },
     ],
     run: measure,
@@ -141,7 +143,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let by_load = span(&means.iter().map(|(_, loss)| *loss).collect::<Vec<_>>());
     finding.show("X1", measured).means(means);
     let measured = format!("{by_scheduler:.1} points among schedulers at most, {by_load:.1} among loads");
-    finding.judge("X1b", by_scheduler < 0.5 * by_load, measured);
+    finding.show("X1b", measured);
     finding.tables.push(table);
     lines.push(Line::bars("the paper", &PAPER.map(|(_, printed)| printed)));
     let names: Vec<_> = LOADS.iter().map(|load| load.name).collect();
