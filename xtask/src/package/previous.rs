@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The commit of the previous version.
-pub(super) const COMMIT: &str = "d4f7f543";
+pub(super) const COMMIT: &str = "8eccf97d";
 
 /// Makes a release build as quick as one for tests: what matters is what the program does, and not its speed.
 const QUICK_BUILD: [(&str, &str); 4] = [

@@ -34,7 +34,7 @@ pub struct Load {
     pub arrival: Arrival,
     /// Maximum number of outstanding requests, or the number in a burst.
     pub outstanding: u32,
-    /// Percent of the requests that are writes. In guests so many of the outstanding ones are.
+    /// Percent of the requests that are writes. In guests it is that part of the outstanding ones.
     pub write_percent: u32,
     /// Length of a request in bytes.
     pub length: u32,
