@@ -74,7 +74,7 @@ fn finished_rows_are_not_run_again_and_give_the_same_bytes() {
     assert_eq!(reproduce(&[SHORT, "--out", text(&out)]).stdout, first.stdout);
     let paper = std::fs::read_to_string(out.join("papers/two-tier.md")).unwrap();
     assert!(paper.contains("Not run: two-tier-loss, two-tier-pairs."), "{paper}");
-    assert!(paper.contains("Of this page's rows, the papers' claims: 4 conformance holds."), "{paper}");
+    assert!(paper.contains("Rows of this page: the papers' claims: 4 conformance holds."), "{paper}");
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn invalid_arguments_are_rejected_before_anything_runs() {
         (&[SHORT, "--threads", "0"], "0 is not in 1..=1024"),
         (&["--paper", "mclock"], "unexpected argument '--paper'"),
         (
-            &["--real", "M2"],
-            "'M2' does not run on real I/O; with --real there are: all, mclock-allocation, mclock-limits,",
+            &["--real", "N5"],
+            "'N5' does not run on real I/O; with --real there are: all, mclock-allocation, mclock-interference,",
         ),
         (&["--real", "M99"], "'M99' is not the name of a figure, row or paper; with --real there are: all,"),
         (&["--real", "M3", "--out", file], "name a folder with --out that can be made or written"),

@@ -35,11 +35,7 @@ fn serve() -> Served {
             let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
             let permit = connections.enter(0, true).await.unwrap();
             let stream = stream.into_std().unwrap();
-            tokio::spawn(converse(
-                Connection { stream, peer, permit },
-                routes.clone(),
-                sender.clone(),
-            ));
+            tokio::spawn(converse(Connection { stream, peer, permit }, routes.clone(), sender.clone()));
         }
     });
     Served { runtime, caller: Caller::at(&socket), asked, _folder: folder }
