@@ -130,7 +130,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             weight: *weight,
             ..mixed::trial_vm(number)
         };
-        let (vms, parts): (Vec<TrialVm>, _) = (WEIGHTS.iter().enumerate().map(vm).collect(), [(5, 35)]);
+        let (vms, parts): (Vec<TrialVm>, _) = (WEIGHTS.iter().enumerate().map(vm).collect(), [(5, 25)]);
         let mut values = Trial::all_values(&parts, &vms, &[Quantity::Iops, Quantity::Latency]);
         real::print(&mut values, 0, Quantity::Iops, &printed);
         real::print(&mut values, 0, Quantity::Latency, &milliseconds);
