@@ -22,6 +22,7 @@ pub(super) const TOOLS: Tools = &[
     ("flock", "util-linux"),
     ("fsfreeze", "util-linux"),
     ("ip", "iproute2"),
+    ("iperf", "iperf"),
     ("iperf3", "iperf3"),
     ("losetup", "mount"),
     ("lintian", "lintian"),

@@ -17,7 +17,7 @@ use crate::figure::{Figure, LabError};
 use crate::figures::netback;
 
 /// Payload of a datagram of one full frame.
-pub const PAYLOAD: u32 = 1472;
+pub const PAYLOAD: u32 = netback::PAYLOAD;
 /// Rate of the link, in Mbit/s of the wire.
 pub const LINK_MBIT: u64 = 100;
 /// Rate at which each flow sends, in Mbit/s of data.

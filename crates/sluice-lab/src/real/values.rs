@@ -13,10 +13,6 @@ pub enum Quantity {
     Ratio,
 }
 
-impl Quantity {
-    pub const ALL: [Quantity; 4] = [Quantity::Iops, Quantity::Latency, Quantity::Seconds, Quantity::Ratio];
-}
-
 /// A value that is compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Value {

@@ -200,7 +200,7 @@ fn policy(vm: usize, real_time: bool) -> Policy {
     Policy { latency: Some(target), priority_class, ..Policy::default() }.reserving(iops)
 }
 
-/// What the profile of a VM's workload is built from.
+/// Context and parameters of a VM's workload profile.
 fn profile(vm: usize, assumed: &Assumed, point: &BandPoint) -> (profiles::BuildContext, ParamTable) {
     let start = Instant::ZERO;
     let context = profiles::BuildContext { volume: assumed.apart.max(4 << 30), start, random: point.stream(VMS[vm]) };

@@ -31,7 +31,7 @@ pub(crate) mod unlimited;
 /// Device of all figures.
 const DEVICE: &str = "netback-link";
 /// Payload of a datagram of one full frame.
-const PAYLOAD: u32 = 1472;
+pub(crate) const PAYLOAD: u32 = 1472;
 
 /// Back end that takes packets from the guests' rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -93,7 +93,7 @@ fn port(vm: usize) -> usize {
     7001 + vm
 }
 
-/// What arrived of a flow in an interval, in seconds since the flow began.
+/// Data of a flow that arrived in an interval, whose ends are seconds since the flow began.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     /// Address and port of the sender.

@@ -9,7 +9,7 @@
 //! In the paper's system the server never waits, as netback does not, and the link is a queue of lan0: a token bucket of the
 //! kernel with a queue of 1000 frames that drops its tail. Otherwise the server knows the rate of the link and takes a frame when the wire has room.
 //!
-//! What arrives of each VM is what the receiving iperf prints each tenth of a second.
+//! The receiving iperf counts the data of each VM, and prints the count each tenth of a second.
 //!
 //! | part | where |
 //! |---|---|
@@ -49,7 +49,7 @@ const TAIL: Duration = Duration::from_millis(300);
 /// Interval between two looks at pauses.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// What connects a station to its NIC.
+/// Interface between a station and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plug {
     Tap,
@@ -155,7 +155,7 @@ async fn measure(trial: NicTrial) -> Result<Measured, Failure> {
     })
 }
 
-/// What JSON says of a trial.
+/// Keys of a trial in JSON that other kinds of trials do not have.
 fn facts(trial: &NicTrial) -> Map<String, Json> {
     let queue = (trial.system == System::Netback).then_some(sluice_lab::real::nics::QUEUE_FRAMES);
     [("system", trial.system.what().into()), ("queue_frames", queue.into())]

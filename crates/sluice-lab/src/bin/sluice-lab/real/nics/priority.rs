@@ -1,6 +1,6 @@
 //! Real-time priority for stations and for the server's thread, where the kernel allows it.
 //!
-//! What is measured is a division of the link, and not how long a sender waits for a CPU beside other programs. All of them together
+//! A trial measures how the link is divided, and not how long a sender waits for a CPU beside other programs. All senders together
 //! use less than a CPU.
 
 use std::process::{Command, Stdio};
