@@ -56,7 +56,7 @@ pub struct Claim {
     /// Whether it was named before the row had a result.
     #[serde(default)]
     pub missing_foreseen: bool,
-    /// What of the row was changed after its result was known: an axis, the device, the class or the board. Empty if nothing was.
+    /// A change after the row's result was known, to an axis, the device, the class, the criterion or the board; empty if there was none.
     #[serde(default)]
     pub changed: String,
     /// Contradictions between the row's sentence and the paper's own table, each of which refutes it.

@@ -28,8 +28,8 @@ pub struct Reproduce {
     /// Run only the nominal point; verdicts are those of this point. With --real: measure a fifth of the time.
     #[arg(long, conflicts_with = "docs")]
     pub quick: bool,
-    /// Run on real I/O: mclock-allocation, mclock-limits, mclock-reservations, mclock-latency, mclock-idle-credit, mclock-batching,
-    /// flubber-credits; as root the figures of netback but for netback-disk; rows of them, or all.
+    /// Run on real I/O: the figures of mclock but for mclock-oltp, those of flubber, and mcfq-windows; as root those of netback but for
+    /// netback-disk; rows of them, or all.
     #[arg(long, conflicts_with_all = ["list", "threads", "fresh"])]
     pub real: bool,
     /// With --real: mclock-reservations and mclock-oltp with three guests under QEMU.

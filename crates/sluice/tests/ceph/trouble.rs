@@ -7,10 +7,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Image, OSDS, PoisonError, Verified, ceph, conf, folder, host, is_long, open};
 use crate::common::{Daemon, MIB, Place, noise, run, until};
 
+const OSD_NAMES: [&str; 3] = ["osd.0", "osd.1", "osd.2"];
+
 /// Sends a signal to a process of the cluster.
 fn signal(process: &str, signal: Signal) {
     let text = std::fs::read_to_string(folder().join(format!("run/{process}.pid"))).unwrap();
     kill_process(Pid::from_raw(text.trim().parse().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Returns what `ceph` answers.
+fn json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&ceph("ceph", &[words, &["-f", "json"]].concat()).stdout).unwrap()
+}
+
+/// Returns the epoch of the cluster's map with which this pool was full; `None`: it is not.
+fn full_epoch(pool: &str) -> Option<u64> {
+    let pools = json(&["osd", "pool", "ls", "detail"]);
+    let pool = pools.as_array().unwrap().iter().find(|one| one["pool_name"] == pool).unwrap();
+    let is_full = pool["flags_names"].as_str().unwrap().contains("full_quota");
+    is_full.then(|| pool["last_change"].as_str().unwrap().parse().unwrap())
 }
 
 /// Processes of the cluster that stand still until this is dropped.
@@ -19,7 +34,7 @@ pub(super) struct StandStill(Vec<&'static str>);
 impl StandStill {
     /// All OSDs.
     pub(super) fn osds() -> StandStill {
-        StandStill::of(&["osd.0", "osd.1", "osd.2"])
+        StandStill::of(&OSD_NAMES)
     }
 
     fn of(processes: &[&'static str]) -> StandStill {
@@ -58,8 +73,7 @@ fn an_osd_that_stands_still_delays_requests_and_fails_none() {
 fn an_osd_that_is_killed_under_load_fails_no_request_and_loses_no_write() {
     let _alone = OSDS.write().unwrap_or_else(PoisonError::into_inner);
     let mut verified = Verified::start();
-    let osds = ["osd.0", "osd.1", "osd.2"];
-    for osd in osds.iter().cycle().take(if is_long() { 5 } else { 1 }) {
+    for osd in OSD_NAMES.iter().cycle().take(if is_long() { 5 } else { 1 }) {
         verified.work(50);
         signal(osd, Signal::KILL);
         verified.work(300);
@@ -113,8 +127,14 @@ fn writes_wait_while_a_pool_is_full_and_reads_do_not() {
     let data = noise(7, MIB as usize);
     (0..16).for_each(|at| raw.write(at * MIB, &data).unwrap());
     ceph("ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "4194304"]).ok();
-    let is_full = || ceph("ceph", &["osd", "pool", "ls", "detail", "-f", "json"]).stdout.contains("full_quota");
-    until("the pool is full", is_full);
+    let mut full_since = None;
+    until("the pool is full", || {
+        full_since = full_epoch(&pool);
+        full_since.is_some()
+    });
+    // An OSD whose map is older still takes writes.
+    let knows = |osd: &&str| Some(json(&["tell", osd, "status"])["newest_map"].as_u64().unwrap()) >= full_since;
+    until("the OSDs know that", || OSD_NAMES.iter().all(|osd| knows(osd)));
     let sent = raw.send(1, 0, 16 * MIB, 4096, &data[..4096]).unwrap();
     let mut other = open(&place, "a");
     (0..64).for_each(|at| assert_eq!(other.read(at * 4096, 4096).unwrap(), data[at as usize * 4096..][..4096]));

@@ -60,7 +60,7 @@ pub(crate) const FIGURE: Figure = Figure {
     run: measure,
 };
 
-/// What the text prints of the division of a capacity; the rest follows from equation (1).
+/// IOPS of each VM that the text prints for a capacity; the others follow from equation (1).
 fn printed(capacity: f64) -> [Option<f64>; 3] {
     let rd = (500.0..=1500.0).contains(&capacity).then_some(250.0);
     let oltp = (500.0..=875.0).contains(&capacity).then_some(250.0);

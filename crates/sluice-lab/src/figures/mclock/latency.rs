@@ -19,7 +19,7 @@ use crate::setup::{Host, mean_latency_ms, mean_rate, policy, slashed, within};
 const WEIGHTS: [(&str, u32); 4] = [("VM1", 1), ("VM2", 1), ("VM3", 2), ("VM4", 2)];
 /// Requests per second of the device that the sentence implies: slightly fewer than the sum of the reservations, which is 2048.
 const CAPACITY: f64 = 2040.0;
-/// What the text prints of VM1 and VM2: IOPS with reservations of 1 and of 512, and ms with 512.
+/// Printed values of VM1 and VM2: IOPS with reservations of 1 and of 512, and ms with 512.
 const PRINTED: [[f64; 2]; 3] = [[330.0, 390.0], [500.0, 500.0], [65.0, 65.0]];
 
 pub(crate) const FIGURE: Figure = Figure {

@@ -98,7 +98,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let shared = late(&runs[2].1)[3];
     finding.show("M5c", format!("{shared:.0} IOPS")).means([(190.0, shared)]);
     finding.tables.push(table);
-    // What the text prints: VM2 while two VMs work, and VM4 with all four.
+    // Printed IOPS of each VM and when: VM2 while two VMs work, and VM4 with all four.
     let printed = [[None, Some((95.0, 700.0)), None, Some((215.0, 250.0))], [None, None, None, Some((215.0, 190.0))]];
     for ((name, run), printed) in [&runs[0], &runs[2]].into_iter().zip(printed) {
         let line = |vm: usize| Line::new(VMS[vm].0, rates(run, vm)).published(printed[vm].into_iter().collect());

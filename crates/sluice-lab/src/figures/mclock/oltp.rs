@@ -22,7 +22,7 @@ const SPAN: u64 = 11_000_000_000;
 /// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(20, 115), (125, 285)];
 
-/// What the text prints of each VM with Iometer, in IOPS: with mClock, and without.
+/// Printed IOPS of each VM with Iometer: with mClock, and without.
 const PROTECTED: [Option<f64>; 3] = [Some(500.0), Some(500.0), None];
 const UNPROTECTED: [Option<f64>; 3] = [None, Some(250.0), None];
 
