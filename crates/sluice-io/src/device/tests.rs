@@ -31,6 +31,7 @@ mod clients;
 mod cpu;
 mod departures;
 mod gateway;
+mod modelled;
 mod order;
 mod polling;
 mod remote;

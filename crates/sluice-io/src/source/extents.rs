@@ -72,13 +72,10 @@ impl ExtentMap {
         Ok(Self { range, base, places, stale: false })
     }
 
-    /// Loads the extents of the same range again; the map is no longer stale. Blocks. After an error the old map stays.
-    ///
-    /// # Errors
-    /// As [`ExtentMap::load`].
-    pub fn refresh(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        *self = Self::load(fd, self.range)?;
-        Ok(())
+    /// Returns a map of the same range in which the address of a byte is its offset in the file.
+    #[must_use]
+    pub fn by_offset(self) -> Self {
+        Self { base: 0, places: Places::Identity, stale: false, ..self }
     }
 
     /// Returns the address on the whole disk, in bytes, of the byte `offset` of the volume; `None` in a hole, past the
@@ -104,11 +101,6 @@ impl ExtentMap {
     /// number of extents that the write covers.
     pub fn note_write(&mut self, offset: u64, length: u64) {
         self.stale = self.stale || !self.is_mapped(offset, length);
-    }
-
-    /// Records that blocks were freed or moved (a punched hole, a file restored or defragmented).
-    pub fn mark_stale(&mut self) {
-        self.stale = true;
     }
 
     /// Whether a new map would have more addresses.
@@ -326,8 +318,7 @@ mod tests {
         map.note_write(16 * BLOCK, BLOCK);
         assert!(map.is_stale());
         file.sync_all().unwrap();
-        map.refresh(file.as_fd()).unwrap();
-        assert!(!map.is_stale());
+        let map = ExtentMap::load(file.as_fd(), ByteRange::new(0, 64 * BLOCK)).unwrap();
         assert!(map.physical(16 * BLOCK).is_some_and(|place| place != first && place != second));
     }
 
@@ -365,7 +356,5 @@ mod tests {
         assert_eq!(map.physical(10), Some(BLOCK + 10));
         map.note_write(0, BLOCK);
         assert!(!map.is_stale());
-        map.mark_stale();
-        assert!(map.is_stale());
     }
 }

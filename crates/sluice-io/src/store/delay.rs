@@ -52,7 +52,8 @@ pub struct DelaySpec {
     pub seed: u64,
 }
 
-/// A modelled device whose completion times a delay waits for. It accepts every request immediately.
+/// A modelled device whose completion times a delay waits for. It accepts every request immediately. The address of a request is the
+/// offset in the volume's file.
 pub trait DeviceModel {
     /// Submits the request of a slot of the gate.
     fn submit(&mut self, now: Instant, slot: Slot, request: &Request);
@@ -120,6 +121,11 @@ impl Delay {
     pub fn with_model(mut self, maker: Option<&ModelMaker>) -> Self {
         self.model = maker.map(|maker| maker.0());
         self
+    }
+
+    /// Whether a model replaces the servers.
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.model.is_some()
     }
 
     /// Returns when the next held operation completes.

@@ -10,7 +10,7 @@ use sluice_pool::{Aim, Order, Report, State, Window, exchange};
 use sluice_sched::gate::Slot;
 use sluice_sched::{Cost, Gate, Instant, Kind};
 
-use crate::store::delay::Delayed;
+use crate::store::delay::{Delay, Delayed};
 use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
 
 /// A store with a window, or without one.
@@ -142,6 +142,11 @@ impl<S> Windowed<Delayed<S>> {
     /// What is below the wrappers.
     pub(crate) fn stores(&self) -> &S {
         &self.below.below
+    }
+
+    /// Whether a model decides when requests complete.
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.below.delay.as_ref().is_some_and(Delay::is_modelled)
     }
 
     pub(crate) fn stores_mut(&mut self) -> &mut S {

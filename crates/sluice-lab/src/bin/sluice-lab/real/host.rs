@@ -33,10 +33,6 @@ const KEY: &str = "gateway.key";
 const GATEWAY: &str = "gateway";
 /// Name of each VM's volume.
 const VOLUME: &str = "root";
-/// Digits of an address on the device that are the offset in its volume, for the holes of a file; the digits above are the number of the volume.
-/// Where the file system states no holes an address is the offset in the file. The disks of a trial are holes of one file, side by
-/// side, so that both lead to the same place.
-const OFFSET_BITS: u32 = 44;
 /// Window of a VM: more than any trial's number of outstanding requests.
 const WINDOW: u32 = 256;
 
@@ -282,28 +278,23 @@ fn policy(vm: &TrialVm, speedup: u32) -> String {
     text
 }
 
-/// A model of the simulator as the device. The disks of the volumes lie side by side on it, in the order in which they were added.
-struct OnModel {
-    model: Box<dyn Model>,
-    /// Start of each disk.
-    disks: Vec<u64>,
-}
+/// A model of the simulator as the device. Its addresses are those of the trial's only file.
+struct OnModel(Box<dyn Model>);
 
 impl DeviceModel for OnModel {
     fn submit(&mut self, now: Instant, slot: Slot, request: &Request) {
-        let (disk, inside) = ((request.offset >> OFFSET_BITS) as usize, request.offset & ((1 << OFFSET_BITS) - 1));
-        let Request { kind, length, .. } = *request;
-        self.model.submit(now, Job { slot, kind, offset: self.disks[disk] + inside, length });
-        self.model.settle(now);
+        let Request { kind, offset, length, .. } = *request;
+        self.0.submit(now, Job { slot, kind, offset, length });
+        self.0.settle(now);
     }
 
     fn next(&self) -> Option<Instant> {
-        self.model.next()
+        self.0.next()
     }
 
     fn take(&mut self, at: Instant) -> Option<Slot> {
-        let slot = self.model.take(at);
-        self.model.settle(at);
+        let slot = self.0.take(at);
+        self.0.settle(at);
         slot
     }
 }
@@ -314,11 +305,7 @@ pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>,
     // A model cannot be sent to the device's thread; that it can be made is checked here.
     drop(trial.model(0)?);
     let trial = trial.clone();
-    let make = move || -> Box<dyn DeviceModel> {
-        let model = trial.model(0).expect("it has been made before");
-        let disks = (0..trial.vms.len()).map(|vm| trial.place(vm).0).collect();
-        Box::new(OnModel { model, disks })
-    };
+    let make = move || -> Box<dyn DeviceModel> { Box::new(OnModel(trial.model(0).expect("it has been made before"))) };
     Ok(Some((DEVICE, ModelMaker(Arc::new(make)))))
 }
 
