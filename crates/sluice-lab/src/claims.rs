@@ -53,9 +53,6 @@ pub struct Claim {
     /// Fact without which the row cannot be decided; empty if none is known.
     #[serde(default)]
     pub missing: String,
-    /// Whether it was named before the row had a result.
-    #[serde(default)]
-    pub missing_foreseen: bool,
     /// A change after the row's result was known, to an axis, the device, the class, the criterion or the board; empty if there was none.
     #[serde(default)]
     pub changed: String,

@@ -57,7 +57,7 @@ impl Paper {
 /// Kind of check of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
-    /// A check of our own that a scheduler does what it is configured to do. Must hold on any device.
+    /// A check of our own that a scheduler does what it is configured to do, with tolerances of our own. Must hold wherever it is run.
     #[serde(rename = "C")]
     Conformance,
     /// Must hold at nine of ten points of the range or more, with every seed.

@@ -9,7 +9,7 @@
 //! of the acceptance table. The device of a paper is fitted to the paper's statements about it, documented in
 //! `devices/` with the reasons, and the same for all of that paper's rows.
 //!
-//! Classes of rows: *conformance* is a check of our own that must hold on any device. *Shape* must hold over a range of the device's
+//! Classes of rows: *conformance* is a check of our own that must hold wherever it is run. *Shape* must hold over a range of the device's
 //! parameters, 30 % to both sides, and of the facts that the paper does not state. Values that depend on *hardware* are shown next to
 //! the paper's, without a check, and are near or differ. `verdict.rs` computes a row's verdict from its results; `claims.toml` has what is known of rows
 //! apart from results.

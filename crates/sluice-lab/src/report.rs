@@ -16,7 +16,7 @@ const CLASSES: &str = "Class S, shape: must hold at nine of ten points of a band
                        that the paper does not state at all their values, with each of five seeds. Where the paper prints an effect, at \
                        least half of it must come out, and the 95 % interval of the seeds must not contain zero. It is reproduced if the paper \
                        prints means too and all are met within 10 %. Class H, hardware: depends on a machine that we have not; shown beside the paper's \
-                       number, which it is near or differs from. Class C, conformance: a check of our own that must hold on any device, \
+                       number, which it is near or differs from. Class C, conformance: a check of our own, with tolerances of our own, that must hold wherever it is run, \
                        counted apart. A row whose result was an input of a fit is never reproduced. Post hoc: changed, or its condition found, after \
                        the result was known; counted apart.";
 

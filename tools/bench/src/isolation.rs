@@ -89,7 +89,6 @@ const SMALL: App = App { block_kib: 4, ..BATCH };
 const LARGE: App = App { block_kib: 256, ..BATCH };
 const SEQUENTIAL: App = App { pattern: "read", ..BATCH };
 const WRITER: App = App { pattern: "randwrite", ..BATCH };
-const SMALL_BATCH: &str = "4 batch, 4 KiB";
 const MIXES: [(&str, [App; 4]); 5] = [
     ("equal weights", [BATCH; 4]),
     (
@@ -138,7 +137,7 @@ impl Study {
     /// D1: latency of latency-critical apps, and bandwidth of batch apps.
     fn overhead(&mut self) -> Result<(), String> {
         let latency = [("1 app", vec![App::LATENCY]), ("8 apps", vec![App::LATENCY; APPS_MAX])];
-        let batch = [("1 batch, 64 KiB", vec![BATCH]), (SMALL_BATCH, vec![SMALL; 4])];
+        let batch = [("1 batch, 64 KiB", vec![BATCH]), ("4 batch, 4 KiB", vec![SMALL; 4])];
         for (part, kinds) in [("latency", latency), ("bandwidth", batch)] {
             for (name, apps) in kinds {
                 for knob in Knob::ALL {
@@ -159,10 +158,6 @@ impl Study {
                 let got = self.measure("fairness", name, &Setting { knob, ..PLAIN }, &apps)?;
                 if knob == Knob::None {
                     total = got.iter().map(|outcome| outcome.mbps).sum();
-                    let small =
-                        self.number("bandwidth", SMALL_BATCH, knob.name(), "all").map_or(f64::NAN, Samples::median);
-                    // The first mix has 64 KiB only.
-                    self.bed.knee.get_or_insert(knee(small / 4096.0, total / 65_536.0));
                 }
             }
         }
@@ -221,24 +216,5 @@ impl Study {
     fn number(&self, part: &str, apps: &str, knob: &str, number: &str) -> Option<&Samples> {
         let row = self.rows.iter().find(|row| (row.part, row.apps, &*row.knob) == (part, apps, knob))?;
         Some(&row.measured[NUMBERS.iter().position(|known| *known == number)?])
-    }
-}
-
-/// Returns the size in bytes at which the transfer takes as long as the rest of a request, from the rates of requests of
-/// 4 and 64 KiB: with a knee of k, requests of s bytes cost k + s. What the configuration rejects is cut off.
-fn knee(small_iops: f64, large_iops: f64) -> u64 {
-    let ratio = small_iops / large_iops;
-    if ratio <= 1.0 { 10_000_000 } else { ((65_536.0 - 4096.0 * ratio) / (ratio - 1.0)).clamp(1000.0, 1e7) as u64 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_knee_explains_the_rates_of_two_sizes() {
-        // (8,192 + 65,536) / (8,192 + 4,096) = 6.
-        assert_eq!(knee(60_000.0, 10_000.0), 8192);
-        assert_eq!((knee(1000.0, 1000.0), knee(16_000.0, 1000.0)), (10_000_000, 1000));
     }
 }

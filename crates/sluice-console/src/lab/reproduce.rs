@@ -10,7 +10,7 @@ use crate::progress::Style;
 ///
 /// Every row of the acceptance table has a class. Shapes (S) must hold over a band of the device's parameters. Rows that depend on hardware (H)
 /// are shown next to the paper's number, which they are near or differ from. Conformance rows (C) are checks of our own that must hold
-/// on any device. The exit code is 1 if a conformance row fails.
+/// wherever they are run. The exit code is 1 if a conformance row fails.
 ///
 /// With --real, figures of mClock, Flubber and MCFQ run on real I/O next to the simulation: this process serves temporary disks over NBD and
 /// vhost-user-blk on a device of constant rate, six times as fast as in the paper, or on one with the completion times of a modelled

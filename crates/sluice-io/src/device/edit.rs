@@ -203,7 +203,7 @@ impl Editor<'_> {
         let number = gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let VolumeSpec { name, generation, policy, store, info } = spec;
         let label = Label { vm: vm.to_owned(), volume: name.clone() };
-        let store = if backend.store.is_modelled() { store.by_offset() } else { store };
+        let store = backend.store.placed(store);
         let store = backend.store.stores_mut().open(self.now, label, store);
         let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
         let volume = Volume::new(names, (name.clone(), generation, policy, info), store);
@@ -219,7 +219,7 @@ impl Editor<'_> {
         let backend = &mut self.core.backend;
         let volume = &mut backend.volumes[key];
         volume.info = info;
-        let store = if backend.store.is_modelled() { store.by_offset() } else { store };
+        let store = backend.store.placed(store);
         backend.store.stores_mut().replace(volume.store, store);
     }
 

@@ -72,10 +72,10 @@ impl ExtentMap {
         Ok(Self { range, base, places, stale: false })
     }
 
-    /// Returns a map of the same range in which the address of a byte is its offset in the file.
+    /// A map of a range in which the address of a byte is its offset in the file.
     #[must_use]
-    pub fn by_offset(self) -> Self {
-        Self { base: 0, places: Places::Identity, stale: false, ..self }
+    pub fn by_offset(range: ByteRange) -> Self {
+        Self { range, base: 0, places: Places::Identity, stale: false }
     }
 
     /// Returns the address on the whole disk, in bytes, of the byte `offset` of the volume; `None` in a hole, past the

@@ -33,8 +33,7 @@ use crate::slab::{Id as _, IoId, VolumeKey};
 use crate::source::claims::Claims;
 use crate::source::rbd::Rbd;
 use crate::source::remote::Remote;
-use crate::source::{Allocation, ByteRange, ExtentMap, Facts, FaultReport, Source, Span};
-use file::FileSpec;
+use crate::source::{Allocation, ByteRange, Facts, FaultReport, Source, Span};
 use file::jobs::Jobs;
 
 /// Index of an operation.
@@ -417,12 +416,6 @@ impl StoreSpec {
             StoreSpec::Remote(source) => Some(source),
             StoreSpec::Rbd(source) => Some(source),
         }
-    }
-
-    /// The same with offsets in its file as addresses: for a modelled device, on which the file's place on its own disk means nothing.
-    pub(crate) fn by_offset(self) -> StoreSpec {
-        let StoreSpec::File(file) = self else { return self };
-        StoreSpec::File(FileSpec { extents: file.extents.map(ExtentMap::by_offset), ..file })
     }
 
     /// Returns the open file or block device; `None` if it is in none.

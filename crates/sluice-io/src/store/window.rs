@@ -10,8 +10,10 @@ use sluice_pool::{Aim, Order, Report, State, Window, exchange};
 use sluice_sched::gate::Slot;
 use sluice_sched::{Cost, Gate, Instant, Kind};
 
+use crate::source::ExtentMap;
 use crate::store::delay::{Delay, Delayed};
-use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
+use crate::store::file::FileSpec;
+use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef, StoreSpec};
 
 /// A store with a window, or without one.
 pub(crate) struct Windowed<S> {
@@ -144,9 +146,16 @@ impl<S> Windowed<Delayed<S>> {
         &self.below.below
     }
 
-    /// Whether a model decides when requests complete.
-    pub(crate) fn is_modelled(&self) -> bool {
-        self.below.delay.as_ref().is_some_and(Delay::is_modelled)
+    /// Returns a store with its addresses on the device. On a modelled one they are the offsets in the file, whose place on its own disk means
+    /// nothing there.
+    pub(crate) fn placed(&self, store: StoreSpec) -> StoreSpec {
+        match store {
+            StoreSpec::File(FileSpec { source, .. }) if self.below.delay.as_ref().is_some_and(Delay::is_modelled) => {
+                let extents = Some(ExtentMap::by_offset(source.range()));
+                StoreSpec::File(FileSpec { source, extents })
+            }
+            store => store,
+        }
     }
 
     pub(crate) fn stores_mut(&mut self) -> &mut S {

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use crate::accuracy::kernel::{Kernel, set};
 use crate::server::{self, Server};
@@ -21,6 +22,9 @@ const PART_MIB: usize = 128;
 const NO_LIMIT: f64 = 1e5;
 /// The default depth of a device of the daemon.
 pub(super) const DEPTH: u32 = 32;
+
+/// Time in which each of the two rates of the cost model is measured.
+const KNEE_MS: u64 = 1000;
 
 /// What divides the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +91,8 @@ pub(super) struct Run<'a> {
 pub(super) struct Bed {
     kernel: Kernel,
     daemon: PathBuf,
-    /// Of the daemon's cost model, once it is measured.
-    pub(super) knee: Option<u64>,
+    /// Of the daemon's cost model.
+    pub(super) knee: u64,
     folder: tempfile::TempDir,
     _scratch: tempfile::TempDir,
 }
@@ -98,16 +102,22 @@ impl Bed {
         let scratch = server::scratch(folder)?;
         let kernel = Kernel::new(scratch.path(), (APPS_MAX * PART_MIB) as u64, APPS_MAX)?;
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
-        Ok(Bed { kernel, daemon, knee: None, folder, _scratch: scratch })
+        let mut bed = Bed { kernel, daemon, knee: 0, folder, _scratch: scratch };
+        let iops = |app: App| {
+            let (got, _) = bed.run(&Run { knob: Knob::None, depth: DEPTH, apps: &[app; 4], time_ms: KNEE_MS })?;
+            Ok::<f64, String>(got.iter().map(|outcome| outcome.iops).sum())
+        };
+        bed.knee = knee(iops(App { block_kib: 4, ..App::BATCH })?, iops(App::BATCH)?);
+        Ok(bed)
     }
 
     /// Runs the apps at the same time. Returns the outcome of each, and the mean number of busy CPUs.
     pub(super) fn run(&self, run: &Run<'_>) -> Result<(Vec<Outcome>, f64), String> {
         let daemon = self.prepare(run)?;
-        let before = cpu_seconds();
+        let (before, begun) = (cpu_seconds(), Instant::now());
         let children: Vec<Child> = (0..run.apps.len()).map(|index| self.start(run, index)).collect::<Result<_, _>>()?;
         let outputs: Vec<_> = children.into_iter().map(Child::wait_with_output).collect();
-        let after = cpu_seconds();
+        let cpus = (cpu_seconds() - before) / begun.elapsed().as_secs_f64();
         drop(daemon);
         let mut outcomes = Vec::new();
         for (index, output) in outputs.into_iter().enumerate() {
@@ -119,7 +129,7 @@ impl Bed {
             let log = slept.then(|| fs::read_to_string(format!("{}_bw.1.log", self.log(index))).unwrap_or_default());
             outcomes.push(Outcome { completions: log.map(|log| fio::parse_log(&log)).unwrap_or_default(), ..parsed });
         }
-        Ok((outcomes, (after.0 - before.0) / (after.1 - before.1)))
+        Ok((outcomes, cpus))
     }
 
     /// Sets the knob: the groups of the kernel, or the daemon.
@@ -155,8 +165,7 @@ impl Bed {
         let scheduler = if run.knob == Knob::Noop { "noop" } else { "mclock" };
         let mut text = format!(
             "[device.disk]\npath = \"{device}\"\nscheduler = \"{scheduler}\"\ndepth = {}\n[device.disk.cost]\nknee = \"{}B\"\n",
-            run.depth,
-            self.knee.unwrap_or(300_000)
+            run.depth, self.knee
         );
         for (index, app) in run.apps.iter().enumerate() {
             let _ = writeln!(text, "[vm.v{index}]");
@@ -181,10 +190,14 @@ impl Bed {
         let slept_ms: u64 = run.apps.iter().map(|other| other.sleeps_ms).sum();
         let time_ms = run.time_ms + slept_ms - app.sleeps_ms;
         let mut fio = format!(
-            "exec timeout 60 fio --name=app --rw={} --bs={}k --iodepth={} --size={PART_MIB}m --time_based \
+            "exec timeout {} fio --name=app --rw={} --bs={}k --iodepth={} --size={PART_MIB}m --time_based \
              --runtime={}ms --randrepeat=0 --norandommap --thread --clat_percentiles=0 --lat_percentiles=1 \
              --output-format=json",
-            app.pattern, app.block_kib, app.depth, time_ms
+            time_ms / 1000 + 60,
+            app.pattern,
+            app.block_kib,
+            app.depth,
+            time_ms
         );
         let _ = match app.sleeps_ms {
             // Until all apps have started.
@@ -221,13 +234,30 @@ impl Bed {
     }
 }
 
-/// Returns the seconds that all CPUs were busy, and the seconds since the start of the machine.
-fn cpu_seconds() -> (f64, f64) {
+/// Returns the size in bytes at which the transfer takes as long as the rest of a request, from the rates of requests of
+/// 4 and 64 KiB: with a knee of k, requests of s bytes cost k + s. What the configuration rejects is cut off.
+fn knee(small_iops: f64, large_iops: f64) -> u64 {
+    let ratio = small_iops / large_iops;
+    if ratio <= 1.0 { 10_000_000 } else { ((65_536.0 - 4096.0 * ratio) / (ratio - 1.0)).clamp(1000.0, 1e7) as u64 }
+}
+
+/// Returns the seconds that all CPUs of the machine were busy.
+fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     let (all, idle): (f64, f64) = (ticks.iter().take(8).sum(), ticks.iter().skip(3).take(2).sum());
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let per_second = rustix::param::clock_ticks_per_second() as f64;
-    ((all - idle) / per_second, all / cpus / per_second)
+    (all - idle) / rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_knee_explains_the_rates_of_two_sizes() {
+        // (8,192 + 65,536) / (8,192 + 4,096) = 6.
+        assert_eq!(knee(60_000.0, 10_000.0), 8192);
+        assert_eq!((knee(1000.0, 1000.0), knee(16_000.0, 1000.0)), (10_000_000, 1000));
+    }
 }

@@ -1,11 +1,7 @@
 //! The report of the study, and the page of the manual.
 
-use std::fs;
-use std::process::Command;
-
 use super::{Knob, Row, Study};
 use crate::report::{Cell, Report, Table};
-use crate::stats::Samples;
 
 /// The page, in which `{PART|APPS|KNOB|NUMBER|DIGITS}` stands for a median.
 const PAGE: &str = include_str!("page.md");
@@ -69,13 +65,16 @@ pub(super) fn add_to(report: &mut Report, study: &Study, rounds: usize) {
     report.note(format!(
         "blk-throttle's limits are the apps' parts of what they get together without a knob. BFQ has low_latency = 0. \
          The daemon has depth 32 unless stated, and the measured `knee` of {} bytes.",
-        study.bed.knee.unwrap_or_default()
+        study.bed.knee
     ));
     report.note(
         "Until its share: to the start of the first window of 50 ms with 80 % of the app's rate in the second half of \
          its burst of 1.5 s, in steps of 10 ms.",
     );
-    report.note(missing());
+    report.note(
+        "Not run: io.cost and io.latency, which exist in cgroup v2 only. The groups are of cgroup v1, to which the controller of block devices \
+         can belong instead. io.prio.class is in v2 as well, so fio sets the class of its process.",
+    );
 }
 
 fn cell(study: &Study, row: &Row, (_, number, digits, is_relative): &Column) -> Cell {
@@ -86,32 +85,12 @@ fn cell(study: &Study, row: &Row, (_, number, digits, is_relative): &Column) -> 
     }
 }
 
-/// Returns which knobs of the study cannot run here, and how that is seen.
-fn missing() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let groups = read("/proc/cgroups");
-    let hierarchy = groups.lines().find_map(|line| line.strip_prefix("blkio\t")?.split('\t').next()).unwrap_or("none");
-    let v2 = ["", "unified/"].map(|folder| read(&format!("/sys/fs/cgroup/{folder}cgroup.controllers"))).concat();
-    let config = Command::new("zcat").arg("/proc/config.gz").output().map(|output| output.stdout).unwrap_or_default();
-    let config = String::from_utf8_lossy(&config);
-    let has = |option: &str| if config.contains(&format!("CONFIG_{option}=y")) { "is set" } else { "is not set" };
-    format!(
-        "Not run: io.cost and io.latency, which exist in cgroup v2 only. On this machine the controller of block devices \
-         belongs to cgroup v1 (/proc/cgroups: hierarchy {hierarchy}), and cgroup v2 has only: {}. BLK_CGROUP_IOCOST {}, \
-         BLK_CGROUP_IOLATENCY {}. io.prio.class: BLK_CGROUP_IOPRIO {}, so fio sets the class of its process.",
-        v2.trim(),
-        has("BLK_CGROUP_IOCOST"),
-        has("BLK_CGROUP_IOLATENCY"),
-        has("BLK_CGROUP_IOPRIO"),
-    )
-}
-
 /// Returns the page of the manual.
 pub(super) fn page(study: &Study, report: &Report) -> String {
     let tables = report.markdown();
     let median = |key: &str| {
         let [part, apps, knob, number, digits] = key.split('|').collect::<Vec<_>>()[..] else { return None };
-        let median = study.number(part, apps, knob, number).map_or(f64::NAN, Samples::median);
+        let median = study.number(part, apps, knob, number)?.median();
         Some(format!("{median:.*}", digits.parse().ok()?))
     };
     filled(PAGE, median) + tables.split_once('\n').map_or("", |(_, rest)| rest)
@@ -123,7 +102,7 @@ fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (key, rest) = part.split_once('}').expect("a key ends");
-        out += &value(key).expect("a key has five parts");
+        out += &value(key).expect("a key has five parts, which name a run");
         out += rest;
     }
     out
@@ -132,14 +111,16 @@ fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isolation::NUMBERS;
+    use crate::isolation::{NUMBERS, SETTINGS};
 
     #[test]
     fn the_page_and_the_tables_name_parts_and_numbers_that_exist() {
         let is_known = |number: &str| NUMBERS.contains(&number);
         assert!(TABLES.iter().all(|(.., columns)| columns.iter().all(|(_, number, ..)| is_known(number))));
         let page = filled(PAGE, |key| {
-            let [part, _, _, number, digits] = key.split('|').collect::<Vec<_>>()[..] else { return None };
+            let [part, _, knob, number, digits] = key.split('|').collect::<Vec<_>>()[..] else { return None };
+            let is_set = SETTINGS.iter().any(|setting| [setting.knob.name(), setting.name].join(": ") == knob);
+            assert!(is_set || Knob::ALL.iter().any(|known| known.name() == knob), "{key}");
             assert!(TABLES.iter().any(|(known, ..)| *known == part) && is_known(number), "{key}");
             digits.parse::<usize>().ok().map(|_| "7".to_owned())
         });

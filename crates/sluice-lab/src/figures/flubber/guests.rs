@@ -29,7 +29,7 @@ pub(super) const VMS: [&str; 2] = ["Seq VM", "Rnd VM"];
 /// Common set-up of all figures.
 pub(super) const GUESTS: &str = "Two VMs on a SATA disk of 1 TB, one request at a time: 16 threads read 2 GiB of 128 files in order, 8 threads read \
      10,000 blocks of 16 KiB anywhere in 128 files of 1 GiB. Noop in the guests (an axis). A ring of 32 requests of at most 44 KiB. Assumed: the sequential VM's read-ahead makes block requests of 38 KiB, one for each thread (both follow from the \
-     paper's own numbers: 2 GiB in 54.16 s at 1015 requests per second, and throughput times delay is 16); the page cache \
+     paper's own numbers: 2 GiB in 54.16 s at 1015 requests per second, and throughput times delay is 16 at beta 1 to 8); the page cache \
      answers 36 % of the random reads; no time to think; images of 12 GB lie side by side; the host merges nothing.";
 
 /// A scheduler in the guests. Each merges adjacent requests that wait for the ring.

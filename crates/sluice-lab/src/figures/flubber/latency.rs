@@ -11,8 +11,8 @@ const MODES: [usize; 2] = [3, 4];
 /// Mean delays of Table II at beta 32, in ms.
 const PRINTED: [f64; 2] = [12.05, 60.07];
 /// Greatest mean delays that meet the targets of 80 and 60 ms: the printed 60.07 ms does.
-const WITHIN: [f64; 2] = [80.0, 60.1];
-const MUST: &str = "under Flubber at beta 32 the mean delay is within the target, 80 ms and 60 ms (60.1, which the paper has), for both VMs";
+const WITHIN: [f64; 2] = [80.0, 60.07];
+const MUST: &str = "under Flubber at beta 32 the mean delay is within the target, 80 ms and 60 ms (60.07, which the paper has), for both VMs";
 
 pub(in crate::figures) const FIGURE: Figure = Figure {
     id: "flubber-latency",

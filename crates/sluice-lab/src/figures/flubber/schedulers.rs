@@ -75,7 +75,12 @@ pub(crate) const FIGURE: Figure = Figure {
             "36.6, 46.3, 53.5, 62.1 s",
             "Mode \"product\": it ends with EDF, behind CFQ, as in F2a, at every depth from 1 to 8.",
         ),
-        shape("F2f", SEQUENTIAL, "54.2 s; 71.3 s", "Mode \"product\": as F2b. With CFQ in the guests it comes out."),
+        shape(
+            "F2f",
+            SEQUENTIAL,
+            "54.2 s; 71.3 s",
+            "Mode \"product\": as F2b. With CFQ in the guests, and one command at the drive, it comes out.",
+        ),
         shape("F2g", GAINS, BY_TABLE, "Mode \"product\": as F2c."),
     ],
     run: measure,

@@ -34,7 +34,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             class: Class::Shape,
             must: "the error of the mean bandwidth ratio (sum of relative errors against 10:7:4:1) is at least twice as large on the aged \
                    drive as on the clean one",
-            paper: "near the target when clean, off when aged (curves)",
+            paper: "performance of the bandwidth distribution varied widely when garbage collection occurs; the curves cannot be read",
             note: "How far the aged drive is off in the mean depends on how CFQ's turns fall into its rhythm. With turns of 70 ms in \
                    place of 100 it is off by 0.28, with 130 ms by 1.23 (table). Where pages are programmed faster the clean drive is \
                    off by up to 0.55; with 4 writes outstanding, not 16, it is by 0.06 at the nominal point (table).",

@@ -42,7 +42,7 @@ pub(crate) const FIGURE: Figure = Figure {
         shape(
             "C2b",
             REDUCES,
-            "smaller (CFQ's curve cannot be read)",
+            "the bandwidth distribution is improved; no number of CFQ's can be read",
             "Mode \"paper\": as C2a. Mode \"window\" does it: C2e.",
         ),
         RowSpec {
@@ -60,7 +60,12 @@ pub(crate) const FIGURE: Figure = Figure {
              nearest, and the one of 10 s right behind it (table). A longer window is worse where something changes within \
              it, and nothing here does.",
         ),
-        shape("C2e", REDUCES, "smaller (CFQ's curve cannot be read)", "Mode \"window\"."),
+        shape(
+            "C2e",
+            REDUCES,
+            "the bandwidth distribution is improved; no number of CFQ's can be read",
+            "Mode \"window\".",
+        ),
     ],
     run: measure,
 };

@@ -133,8 +133,8 @@ pub(crate) const FIGURE: Figure = Figure {
             paper: "dmClock met the reservation of 800 IOPS, which a proportional scheduler would have missed",
             note: "At points where its weight alone gives c1 as much nothing depends on the reservation. c1 gets more than 800: where nobody \
                    else has \
-                   a request waiting at a node for a moment, c1 is served though its reservation is met. With 1024 outstanding, not 64, it gets \
-                   821 (table).",
+                   a request waiting at a node for a moment, c1 is served though its reservation is met. With 256 outstanding, not 64, it gets \
+                   827, with 1024 800 (table).",
         },
         RowSpec {
             id: "M9b",
@@ -253,11 +253,11 @@ pub(crate) const SKEWED: Figure = Figure {
             must: "c1 within 5 % of 800 IOPS once c2 is there, in mode \"paper\", where the first node alone gives the roughly 1500 IOPS of \
                    the text, \
                    within 10 %, and weights alone (SFQ(D)) would give c1 less",
-            paper: "close to 800 IOPS, where a proportional scheduler would have given about 440",
+            paper: "close to 800 IOPS, where a distributed weight-proportional scheduler would have given about 440",
             note: "c2's requests pile up at the first node, so that its 1000 need 500 there beside c1's 800; below 1300 both fall short in \
                    proportion. As published the algorithm gives c1 less than 800 up to about 1450 (table \"by what a node gives\"): what \
                    c2 gets at the second node by its weight does not count for its reservation, so that it claims more than its \
-                   due at the first.",
+                   due at the first. SFQ(D) at each node, which knows nothing of the other one, gives c1 301.",
         },
         RowSpec {
             id: "M10c",

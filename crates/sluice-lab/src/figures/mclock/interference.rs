@@ -26,7 +26,7 @@ pub(crate) const FIGURE: Figure = Figure {
     paper: Paper::Mclock,
     label: "Fig. 4",
     title: "Latency with proportional shares alone, and with a limit of 300 IOPS on DM",
-    setup: "Ten disks as RAID-5, 32 requests at the array. RD: 32 random 4 KiB requests every 250 ms, 75 % reads; OLTP: 8 KiB random, \
+    setup: "Ten disks as RAID-5 (assumed), 32 requests at the array. RD: 32 random 4 KiB requests every 250 ms, 75 % reads; OLTP: 8 KiB random, \
             75 % reads, 16 outstanding; DM: 32 KiB sequential reads, 32 outstanding. Weights 2:2:1 (in units of 1000, an axis), no reservations; DM is limited \
             to 300 IOPS from 140 s on. The array has a write cache of 512 MiB for the group and reads 1 MiB ahead of a sequential stream (axes).",
     device: "mclock-array",
@@ -35,7 +35,7 @@ pub(crate) const FIGURE: Figure = Figure {
             id: "M2a",
             class: Class::Shape,
             must: "before the limit DM gets more than its fifth of the requests, and OLTP less than its two fifths; mode \"paper\"",
-            paper: "DM more, OLTP less than its share",
+            paper: "DM more, RD and OLTP less than their shares",
             note: "DM has more than its fifth with every size of the weights. OLTP is below its two fifths if they are 1000 or more for a weight of \
                    1; with 100 or 500 the published formulas give it 41 to 42 %.",
         },
@@ -55,7 +55,7 @@ pub(crate) const FIGURE: Figure = Figure {
             id: "M2d",
             class: Class::Shape,
             must: "as M2a in mode \"product\"",
-            paper: "DM more, OLTP less than its share",
+            paper: "DM more, RD and OLTP less than their shares",
             note: "",
         },
         RowSpec {
@@ -79,7 +79,7 @@ pub(crate) const FIGURE: Figure = Figure {
                    10 % more throughput, \
                    than with 2:2:1; mode \"paper\"",
             paper: "no significant improvement with other weight ratios",
-            note: "What the other ratios give OLTP lies just below our 10 %, and is a third of what the limit gives (M2b).",
+            note: "What the other ratios give OLTP lies just below our 10 %, and is a third of what the limit gives at the nominal array (M2b); if the array does not read ahead it is nearly all.",
         },
     ],
     run: measure,

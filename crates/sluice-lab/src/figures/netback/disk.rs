@@ -18,7 +18,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     paper: Paper::Netback,
     label: "Fig. 8",
     title: "Disk I/O influence on network performance",
-    setup: "One guest sends datagrams of 1472 bytes at 100 Mb/s; from t0 = 15 s to t1 = 30 s of 45 another one keeps 32 reads of 4 KiB \
+    setup: "One guest sends datagrams of 1472 bytes (1500 with the headers of IP and UDP) at 100 Mb/s; from t0 = 15 s to t1 = 30 s of 45 another one keeps 32 reads of 4 KiB \
             outstanding at a disk behind the same driver domain, whose virtual CPU serves packets and disk requests in turn. \
             Each of the three has a CPU of its own.",
     device: DEVICE,

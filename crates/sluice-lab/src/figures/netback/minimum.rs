@@ -18,7 +18,7 @@ pub(crate) const FIGURE: Figure = Figure {
     paper: Paper::Netback,
     label: "Section VII",
     title: "A minimum rate, by priority for interfaces that have not yet achieved it",
-    setup: "Three guests on a CPU each send datagrams of 1472 bytes at 100 Mb/s each; the first has a minimum of 60 Mb/s of frames. \
+    setup: "Three guests on a CPU each send datagrams of 1472 bytes (1500 with the headers of IP and UDP) at 100 Mb/s each; the first has a minimum of 60 Mb/s of frames. \
             The paper proposes this and measures nothing. Ten seconds, of which the first is not looked at.",
     device: DEVICE,
     rows: &[

@@ -30,7 +30,7 @@ pub(crate) const FIGURE: Figure = Figure {
     paper: Paper::Netback,
     label: "Fig. 4",
     title: "The throughput per VM for different values of rate: 25, 30, 35 and 40 Mb/s",
-    setup: "Two guests on one CPU, each with the same maximum rate, send datagrams of 1472 bytes as fast as they can; the second \
+    setup: "Two guests on one CPU, each with the same maximum rate, send datagrams of 1472 bytes (1500 with the headers of IP and UDP) as fast as they can; the second \
             begins after 5 s; 25 s in all, and 12 at other points and with other seeds. Ten repetitions with 0.95 intervals, as in the paper; one repetition differs from another by \
             where in a window of credits its flows begin, and by the distances of datagrams. Rates are credits of frames \
             per 50 ms, the window rounded up to ticks; what is shown is data. The interval is that of one second's \

@@ -25,7 +25,7 @@ pub(crate) const FIGURE: Figure = Figure {
     paper: Paper::Netback,
     label: "Fig. 6",
     title: "Sample throughput in time for two separate VMs without limits",
-    setup: "Two guests on one CPU without maximum rates send datagrams of 1472 bytes at 100 Mb/s each; what the interface's queue \
+    setup: "Two guests on one CPU without maximum rates send datagrams of 1472 bytes (1500 with the headers of IP and UDP) at 100 Mb/s each; what the interface's queue \
             has no room for is lost. Both generators pace by absolute times on one clock, as those do that make up for late \
             wake-ups; a datagram deviates from its time by up to half of the distance of two (axes: independent distances, and \
             less deviation). 500 seconds as in the paper's figure, of which the first is not looked at; 100 at other points and with other seeds, since what \

@@ -35,7 +35,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             class: Class::Conformance,
             must: "with a cap of 50 never more than half of one CPU over a minute, and within 3 % of it, idle CPUs or not",
             paper: "if cap=50, the domain can only use half of all CPU time slice resources",
-            note: "Half of one physical CPU, not of all: with two CPUs it is a quarter of all.",
+            note: "\"All\" is read as that of one physical CPU: with two it is a quarter of all.",
         },
         RowSpec {
             id: "X4c",

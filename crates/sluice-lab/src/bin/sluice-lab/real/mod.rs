@@ -84,6 +84,31 @@ pub(crate) struct Plan {
     pub(crate) guests: Option<image::Image>,
 }
 
+/// What of the figures does not run here, with the reason.
+pub(crate) enum Lacking {
+    /// The kernel's schedulers for guests.
+    Kernel(String),
+    Nics(String),
+}
+
+impl Lacking {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Lacking::Kernel(reason) => format!("The kernel's schedulers do not run: {reason}"),
+            Lacking::Nics(reason) => format!("Figures of NICs do not run: {reason}"),
+        }
+    }
+}
+
+/// Returns what of these figures does not run here.
+pub(crate) fn lacking(figures: &[Chosen], in_guests: bool) -> Option<Lacking> {
+    match in_guests {
+        true => guests::kernel::missing().map(Lacking::Kernel),
+        false if figures.iter().any(|chosen| matches!(chosen, Chosen::Nics(_))) => nics::missing().map(Lacking::Nics),
+        false => None,
+    }
+}
+
 /// Prints progress.
 type Note<'a> = &'a dyn Fn(String);
 
@@ -95,27 +120,19 @@ pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
         }
     };
     let (in_guests, quick) = (plan.guests.is_some(), plan.quick);
-    let mut report = Report { outcomes: Vec::new(), in_guests, quick, no_kernel: None, no_nics: None };
-    if report.in_guests {
-        report.no_kernel = guests::kernel::missing();
-        if let Some(reason) = &report.no_kernel {
-            note(format!("The kernel's schedulers do not run: {reason}"));
-        }
+    let lacking = lacking(&plan.figures, in_guests);
+    if let Some(lacking) = &lacking {
+        note(lacking.text());
     }
-    if plan.figures.iter().any(|chosen| matches!(chosen, Chosen::Nics(_))) {
-        report.no_nics = nics::missing();
-        if let Some(reason) = &report.no_nics {
-            note(format!("Figures of NICs do not run: {reason}"));
-        }
-    }
+    let mut report = Report { outcomes: Vec::new(), in_guests, quick, lacking };
     for chosen in &plan.figures {
         let (figure, began) = (chosen.figure(), Instant::now());
         let (notes, trials) = match chosen {
             Chosen::Disks(real) => {
                 let without = Some(real.without.to_owned()).filter(|words| !words.is_empty());
-                (without.into_iter().collect(), run_disks(real, &plan, report.no_kernel.is_none(), &note).await?)
+                (without.into_iter().collect(), run_disks(real, &plan, report.lacking.is_none(), &note).await?)
             }
-            Chosen::Nics(_) if report.no_nics.is_some() => continue,
+            Chosen::Nics(_) if report.lacking.is_some() => continue,
             Chosen::Nics(real) => (nics::notes(figure), nics::run(real, quick, &note).await?),
         };
         let took = began.elapsed();
@@ -196,7 +213,7 @@ fn compared(trial: Trial, mut runs: Vec<(Protocol, Run<Seen>)>) -> Result<Measur
         let simulated = simulated.as_ref().map(|seen: &Vec<Vec<Seen>>| value.of(seen));
         let real = |(protocol, run): &(Protocol, Run<Seen>)| {
             let real = value.of(&run.seen);
-            let is_near = simulated.is_none_or(|simulated| trial.is_near(value.quantity, real, simulated));
+            let is_near = simulated.map(|simulated| trial.is_near(value.quantity, real, simulated));
             Real { column: protocol.column(), value: real, is_near, paused_percent: run.paused_percent[value.part] }
         };
         Compared {

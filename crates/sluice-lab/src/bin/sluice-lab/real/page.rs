@@ -79,16 +79,7 @@ impl Report {
 
     fn blocks(&self) -> Vec<Block> {
         let mut blocks = vec![Block::Paragraph(self.introduction()), Block::Table(self.summary())];
-        blocks.extend(
-            self.no_kernel.iter().map(|reason| {
-                Block::Paragraph(format!("The kernel's schedulers did not run on this machine: {reason}."))
-            }),
-        );
-        blocks.extend(
-            self.no_nics
-                .iter()
-                .map(|reason| Block::Paragraph(format!("Figures of NICs did not run on this machine: {reason}."))),
-        );
+        blocks.extend(self.lacking.iter().map(|lacking| Block::Paragraph(format!("{}.", lacking.text()))));
         if self.outcomes.iter().any(|outcome| outcome.figure.paper == Paper::Netback) {
             blocks.push(Block::Paragraph(NOT_HERE.to_owned()));
         }
@@ -118,7 +109,7 @@ impl Report {
         };
         let part = match (self.quick, self.in_guests) {
             (false, _) => "",
-            (true, false) => " This was a quick run: only a fifth of each figure's time was measured.",
+            (true, false) => " This was a quick run: only a part of each figure's time was measured.",
             (true, true) => " This was a quick run: only a tenth of each figure's time was measured.",
         };
         format!(
@@ -151,7 +142,7 @@ impl Report {
             table.row([
                 format!("{} {}", figure.paper.name(), figure.label),
                 real().count().to_string(),
-                real().filter(|(real, _)| real.is_near).count().to_string(),
+                real().filter(|(real, _)| real.is_near == Some(true)).count().to_string(),
                 largest.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %")),
                 percent(100.0 * left_out as f64 / windows.max(1) as f64),
                 repeats.to_string(),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::Lacking;
 use super::results::{Column, Compared, Measured, Outcome, Real};
 use sluice_console::table::table;
 use sluice_daemon::output::{self, Format};
@@ -13,22 +14,22 @@ pub(crate) struct Report {
     pub(super) in_guests: bool,
     /// Whether only a part of each figure's time was measured.
     pub(super) quick: bool,
-    /// Why the kernel's schedulers did not run beside the guests.
-    pub(super) no_kernel: Option<String>,
-    /// Why figures of NICs did not run.
-    pub(super) no_nics: Option<String>,
+    pub(super) lacking: Option<Lacking>,
 }
 
 impl Report {
-    /// Whether every real value is near the simulated one.
+    /// Whether there are values with a simulated one, and all are near it.
     pub(crate) fn is_ok(&self) -> bool {
-        self.real().all(|real| real.is_near)
+        let (near, all) = self.near();
+        near == all && all > 0
     }
 
-    /// Every value over each protocol.
-    pub(super) fn real(&self) -> impl Iterator<Item = &Real> {
+    /// Number of values over each protocol that are near the simulated one, and of all that have one.
+    fn near(&self) -> (usize, usize) {
         let trials = self.outcomes.iter().flat_map(|outcome| &outcome.trials);
-        trials.flat_map(|trial| &trial.values).flat_map(|value| &value.real)
+        let compared = || trials.clone().flat_map(|trial| &trial.values).flat_map(|value| &value.real);
+        let count = |is: fn(&bool) -> bool| compared().filter_map(|real| real.is_near).filter(is).count();
+        (count(|near| *near), count(|_| true))
     }
 
     pub(crate) fn print(&self, format: Format) {
@@ -44,9 +45,14 @@ impl Report {
         let mut object = json!({ "figures": figures, "ok": self.is_ok(), "quick": self.quick });
         if self.in_guests {
             // null: they ran.
-            object["no_kernel"] = self.no_kernel.clone().into();
+            object["no_kernel"] = Json::Null;
         } else {
-            object["no_nics"] = self.no_nics.clone().into();
+            object["no_nics"] = Json::Null;
+        }
+        match &self.lacking {
+            Some(Lacking::Kernel(reason)) => object["no_kernel"] = reason.as_str().into(),
+            Some(Lacking::Nics(reason)) => object["no_nics"] = reason.as_str().into(),
+            None => {}
         }
         object
     }
@@ -62,17 +68,14 @@ impl Report {
                 took.as_secs_f64(),
             ));
         }
-        if let Some(reason) = &self.no_kernel {
-            output::line(&format!("The kernel's schedulers did not run: {reason}.\n"));
+        if let Some(lacking) = &self.lacking {
+            output::line(&format!("{}.\n", lacking.text()));
         }
-        if let Some(reason) = &self.no_nics {
-            output::line(&format!("Figures of NICs did not run: {reason}.\n"));
-        }
-        let (all, far) = (self.real().count(), self.real().filter(|real| !real.is_near).count());
         let how = "3 % of the simulated ones, or 10 % on a modelled drive or behind a queue that drops";
-        output::line(&match far {
-            0 => format!("All {all} real values are within {how}."),
-            _ => format!("{far} of {all} real values, marked with !, are not within {how}."),
+        output::line(&match self.near() {
+            (_, 0) => "Nothing was measured that has a simulated value.".to_owned(),
+            (near, all) if near == all => format!("All {all} real values are within {how}."),
+            (near, all) => format!("{} of {all} real values, marked with !, are not within {how}.", all - near),
         });
     }
 }
@@ -122,7 +125,7 @@ fn decimals(unit: &str) -> usize {
 
 /// A real value with its deviation from the simulated one.
 fn cell(real: &Real, simulated: Option<f64>) -> String {
-    let mark = if real.is_near { "" } else { " !" };
+    let mark = if real.is_near == Some(false) { " !" } else { "" };
     match deviation_percent(real, simulated) {
         Some(off) => format!("{:.1} ({off:+.1} %){mark}", real.value),
         None => format!("{:.1}{mark}", real.value),
@@ -135,10 +138,10 @@ pub(super) fn deviation_percent(real: &Real, simulated: Option<f64>) -> Option<f
     off.is_finite().then_some(off)
 }
 
-/// The largest deviation of a trial, for the progress.
+/// How many values of a trial are near, and its pauses, for the progress.
 pub(super) fn outline(measured: &Measured) -> String {
     let real = || measured.values.iter().flat_map(|compared| &compared.real);
-    let (all, near) = (real().count(), real().filter(|real| real.is_near).count());
+    let (all, near) = (real().count(), real().filter(|real| real.is_near == Some(true)).count());
     let Measured { windows, left_out, repeats, .. } = measured;
     let is_simulated = measured.values.iter().all(|compared| compared.simulated.is_some());
     let values = match is_simulated {

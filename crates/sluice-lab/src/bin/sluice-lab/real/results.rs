@@ -34,8 +34,8 @@ pub(super) struct Compared {
 pub(super) struct Real {
     pub(super) column: Column,
     pub(super) value: f64,
-    /// Whether it is near the simulated one, if there is one.
-    pub(super) is_near: bool,
+    /// Whether it is near the simulated one; `None`: there is none.
+    pub(super) is_near: Option<bool>,
     /// Percent of its windows in which the machine paused.
     pub(super) paused_percent: f64,
 }

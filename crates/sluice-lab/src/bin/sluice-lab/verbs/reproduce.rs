@@ -74,6 +74,9 @@ fn run_real(args: Reproduce, format: Format, quiet: bool) -> Result<(), Failure>
             let what = "--docs writes the page of all figures on real I/O; name all, or use --out";
             return Err(Failure::Refused(what.to_owned()));
         }
+        if let Some(lacking) = real::lacking(&figures, args.guests) {
+            return Err(Failure::Refused(format!("--docs writes the page of all figures; {}", lacking.text())));
+        }
         folder::can_be_written("--docs", docs)?;
     }
     if let Some(out) = &args.out {

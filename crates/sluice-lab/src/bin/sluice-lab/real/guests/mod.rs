@@ -88,7 +88,7 @@ async fn boot(
         let disk = match kernel {
             None => Disk::Vhost(fixture.socket(vm.name)),
             Some(kernel) => {
-                let (offset, size) = (number as u64 * trial.disk_len, trial.disk_len);
+                let (offset, size) = trial.place(number);
                 Disk::Block { device: kernel.path(), offset, size }
             }
         };

@@ -99,12 +99,16 @@ impl Lab {
     }
 
     /// Ends the front ends and the server.
-    pub(super) async fn end(mut self) {
-        self.relays.clear();
+    ///
+    /// # Errors
+    /// A front end had ended before.
+    pub(super) async fn end(mut self) -> io::Result<()> {
+        let ended: io::Result<()> = self.relays.drain(..).map(Relay::end).collect();
         if let Some(server) = self.server.take() {
             let deadline = Instant::now() + DRAIN_MAX;
             server.drain(deadline).until(deadline).await;
         }
+        ended
     }
 }
 

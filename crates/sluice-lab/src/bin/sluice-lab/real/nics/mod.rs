@@ -129,7 +129,7 @@ async fn measure(trial: NicTrial) -> Result<Measured, Failure> {
         let real = |(plug, run): &(Plug, Run<f64>)| Real {
             column: plug.column(),
             value: run.seen[part][vm],
-            is_near: trial.is_near(run.seen[part][vm], simulated),
+            is_near: Some(trial.is_near(run.seen[part][vm], simulated)),
             paused_percent: run.paused_percent[part],
         };
         let real = runs.iter().map(real).collect();
@@ -200,7 +200,7 @@ async fn measure_once(trial: &NicTrial, plug: Plug) -> Result<Run<f64>, Failure>
     drop(senders);
     let rates: Vec<Vec<f64>> =
         receivers.into_iter().map(|receiver| receiver.finish().rates(began, trial.seconds)).collect();
-    lab.end().await;
+    lab.end().await?;
     Ok(of_rates(trial, &rates, &paused))
 }
 

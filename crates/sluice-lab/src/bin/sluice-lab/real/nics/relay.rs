@@ -27,7 +27,7 @@ const ROOM: usize = HEADER_LEN + 2000;
 /// A running front end, which ends when this is dropped.
 pub(super) struct Relay {
     ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), ClientError>>>,
 }
 
 impl Relay {
@@ -42,24 +42,32 @@ impl Relay {
         let thread = thread::Builder::new().name("nic-relay".to_owned()).spawn(move || {
             priority::raise();
             while !end.load(Ordering::Relaxed) {
-                match pass(&tap, &mut guest) {
-                    Ok(0) => thread::sleep(PAUSE),
-                    Ok(_) => {}
-                    // What arrives then shows it: nothing.
-                    Err(_) => return,
+                if pass(&tap, &mut guest)? == 0 {
+                    thread::sleep(PAUSE);
                 }
             }
+            Ok(())
         })?;
         Ok(Relay { ends, thread: Some(thread) })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It had ended before: what arrived since then says nothing of the scheduler.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        self.join().map_err(io::Error::other)
+    }
+
+    fn join(&mut self) -> Result<(), ClientError> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().map_or(Ok(()), |thread| thread.join().expect("passing frames does not panic"))
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.join();
     }
 }
 
