@@ -168,7 +168,7 @@ impl Trial {
         self.vms.iter().any(|vm| vm.limit_from > 0 && vm.limit_from == second)
     }
 
-    /// Whether the run is over when the work of these VMs is done: those whose time is a value; empty if it lasts its time.
+    /// Returns the VMs with whose work the run ends: those whose time is a value; empty if it lasts its time.
     #[must_use]
     pub fn awaited(&self) -> Vec<usize> {
         self.values.iter().filter(|value| value.quantity == Quantity::Seconds).filter_map(|value| value.vm).collect()

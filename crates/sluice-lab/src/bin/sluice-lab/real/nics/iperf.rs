@@ -70,7 +70,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn start(at: &Namespace, vm: usize) -> io::Result<Receiver> {
-        // Longer reads would wait for nothing, shorter ones count less than what arrives.
+        // iperf counts the bytes of a datagram up to the length that it reads.
         let words = format!("-s -u -p {} -l {PAYLOAD} -i {EVERY_S} -y C", port(vm));
         let mut process = Process::start(at, &words, Stdio::piped())?;
         let output = process.0.stdout.take().expect("it is a pipe");

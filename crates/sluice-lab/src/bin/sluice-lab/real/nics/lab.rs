@@ -148,7 +148,7 @@ fn wait_for_stations(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
     keep_addresses(vms, outside)
 }
 
-/// Makes the stations keep one another's addresses: a question about one after some seconds would be a frame of a VM that is to be silent.
+/// Makes the stations keep one another's addresses: a later ARP request would be a frame of a VM that is to send none.
 fn keep_addresses(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
     let shown = outside.ip("link show dev eth0")?;
     let of_outside = shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap_or_default();
