@@ -75,7 +75,10 @@ fn run_real(args: Reproduce, format: Format, quiet: bool) -> Result<(), Failure>
             return Err(Failure::Refused(what.to_owned()));
         }
         if let Some(lacking) = real::lacking(&figures, args.guests) {
-            return Err(Failure::Refused(format!("--docs writes the page of all figures, and not all run here. {}", lacking.text())));
+            return Err(Failure::Refused(format!(
+                "--docs writes the page of all figures, and not all run here. {}",
+                lacking.text()
+            )));
         }
         folder::can_be_written("--docs", docs)?;
     }
