@@ -44,8 +44,8 @@ pub(super) struct Options {
 }
 
 /// Numbers of a run: of the first app, which is the one with priority if there is one; of all, and of all but the first,
-/// in MB/s; Jain's index; the mean number of busy CPUs; and the time until the first app has its share.
-const NUMBERS: [&str; 8] = ["iops", "p50_us", "p99_us", "all", "others", "jain", "cpus", "reached_ms"];
+/// in MB/s; Jain's index; and the time until the first app has its share.
+const NUMBERS: [&str; 7] = ["iops", "p50_us", "p99_us", "all", "others", "jain", "reached_ms"];
 
 /// Numbers of a run over the rounds, in the order of `NUMBERS`.
 struct Row {
@@ -193,13 +193,13 @@ impl Study {
         apps: &[App],
     ) -> Result<Vec<Outcome>, String> {
         let time_ms = if part == "burst" { BURST_MS } else { self.time_ms };
-        let (outcomes, cpus) = self.bed.run(&Run { knob: setting.knob, depth: setting.depth, apps, time_ms })?;
+        let outcomes = self.bed.run(&Run { knob: setting.knob, depth: setting.depth, apps, time_ms })?;
         let rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.mbps).collect();
         let weights: Vec<f64> = apps.iter().map(|app| f64::from(app.weight)).collect();
         let first = &outcomes[0];
         let (all, others) = (rates.iter().sum(), rates[1..].iter().sum());
         let reached = fio::reached_ms(&first.completions, time_ms);
-        let numbers = [first.iops, first.p50_us, first.p99_us, all, others, fio::jain(&rates, &weights), cpus, reached];
+        let numbers = [first.iops, first.p50_us, first.p99_us, all, others, fio::jain(&rates, &weights), reached];
         let knob = [setting.knob.name(), setting.name].join(if setting.name.is_empty() { "" } else { ": " });
         let same = |row: &Row| (row.part, row.apps, &row.knob) == (part, name, &knob);
         let index = self.rows.iter().position(same).unwrap_or(self.rows.len());

@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use crate::accuracy::kernel::{Kernel, set};
 use crate::server::{self, Server};
@@ -104,20 +103,18 @@ impl Bed {
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
         let mut bed = Bed { kernel, daemon, knee: 0, folder, _scratch: scratch };
         let iops = |app: App| {
-            let (got, _) = bed.run(&Run { knob: Knob::None, depth: DEPTH, apps: &[app; 4], time_ms: KNEE_MS })?;
+            let got = bed.run(&Run { knob: Knob::None, depth: DEPTH, apps: &[app; 4], time_ms: KNEE_MS })?;
             Ok::<f64, String>(got.iter().map(|outcome| outcome.iops).sum())
         };
         bed.knee = knee(iops(App { block_kib: 4, ..App::BATCH })?, iops(App::BATCH)?);
         Ok(bed)
     }
 
-    /// Runs the apps at the same time. Returns the outcome of each, and the mean number of busy CPUs.
-    pub(super) fn run(&self, run: &Run<'_>) -> Result<(Vec<Outcome>, f64), String> {
+    /// Runs the apps at the same time. Returns the outcome of each.
+    pub(super) fn run(&self, run: &Run<'_>) -> Result<Vec<Outcome>, String> {
         let daemon = self.prepare(run)?;
-        let (before, begun) = (cpu_seconds(), Instant::now());
         let children: Vec<Child> = (0..run.apps.len()).map(|index| self.start(run, index)).collect::<Result<_, _>>()?;
         let outputs: Vec<_> = children.into_iter().map(Child::wait_with_output).collect();
-        let cpus = (cpu_seconds() - before) / begun.elapsed().as_secs_f64();
         drop(daemon);
         let mut outcomes = Vec::new();
         for (index, output) in outputs.into_iter().enumerate() {
@@ -129,7 +126,7 @@ impl Bed {
             let log = slept.then(|| fs::read_to_string(format!("{}_bw.1.log", self.log(index))).unwrap_or_default());
             outcomes.push(Outcome { completions: log.map(|log| fio::parse_log(&log)).unwrap_or_default(), ..parsed });
         }
-        Ok((outcomes, cpus))
+        Ok(outcomes)
     }
 
     /// Sets the knob: the groups of the kernel, or the daemon.
@@ -239,15 +236,6 @@ impl Bed {
 fn knee(small_iops: f64, large_iops: f64) -> u64 {
     let ratio = small_iops / large_iops;
     if ratio <= 1.0 { 10_000_000 } else { ((65_536.0 - 4096.0 * ratio) / (ratio - 1.0)).clamp(1000.0, 1e7) as u64 }
-}
-
-/// Returns the seconds that all CPUs of the machine were busy.
-fn cpu_seconds() -> f64 {
-    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let first = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = first.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
-    let (all, idle): (f64, f64) = (ticks.iter().take(8).sum(), ticks.iter().skip(3).take(2).sum());
-    (all - idle) / rustix::param::clock_ticks_per_second() as f64
 }
 
 #[cfg(test)]

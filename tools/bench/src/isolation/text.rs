@@ -18,7 +18,7 @@ const TABLES: [(&str, &str, &[Column]); 5] = [
     (
         "bandwidth",
         "D1: bandwidth of batch apps",
-        &[("MB/s", "all", 0, false), ("to no knob", "all", 2, true), ("busy CPUs", "cpus", 2, false)],
+        &[("MB/s", "all", 0, false), ("to no knob", "all", 2, true)],
     ),
     (
         "fairness",
@@ -37,7 +37,6 @@ const TABLES: [(&str, &str, &[Column]); 5] = [
             ("its p99 [us]", "p99_us", 0, false),
             ("the others [MB/s]", "others", 0, false),
             ("all, to no knob", "all", 2, true),
-            ("busy CPUs", "cpus", 2, false),
         ],
     ),
     (

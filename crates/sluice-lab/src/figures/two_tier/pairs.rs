@@ -55,7 +55,7 @@ macro_rules! spread_row {
             class: Class::Shape,
             must: concat!($load, ": the host's choice changes less than 5 %, and less than the guest's"),
             paper: "changing the scheduler in Dom0 does not affect overall performance, that in the guest does more",
-            note: "Eight threads have eight requests at most, and the disk takes 32: none ever waits on the host, so that its \
+            note: "Eight threads have eight requests at most, and the nominal disk takes 32: none ever waits on the host, so that its \
                    scheduler has nothing to choose from.",
         }
     };
