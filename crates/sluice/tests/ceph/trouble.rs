@@ -134,7 +134,7 @@ fn writes_wait_while_a_pool_is_full_and_reads_do_not() {
     });
     // An OSD whose map is older still takes writes.
     let knows = |osd: &&str| Some(json(&["tell", osd, "status"])["newest_map"].as_u64().unwrap()) >= full_since;
-    until("the OSDs know that", || OSD_NAMES.iter().all(|osd| knows(osd)));
+    until("the OSDs know that", || OSD_NAMES.iter().all(&knows));
     let sent = raw.send(1, 0, 16 * MIB, 4096, &data[..4096]).unwrap();
     let mut other = open(&place, "a");
     (0..64).for_each(|at| assert_eq!(other.read(at * 4096, 4096).unwrap(), data[at as usize * 4096..][..4096]));

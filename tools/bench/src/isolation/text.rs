@@ -15,11 +15,7 @@ const TABLES: [(&str, &str, &[Column]); 5] = [
         "D1: latency of latency-critical apps",
         &[("p50 [us]", "p50_us", 0, false), ("p99 [us]", "p99_us", 0, false), ("p50, to no knob", "p50_us", 2, true)],
     ),
-    (
-        "bandwidth",
-        "D1: bandwidth of batch apps",
-        &[("MB/s", "all", 0, false), ("to no knob", "all", 2, true)],
-    ),
+    ("bandwidth", "D1: bandwidth of batch apps", &[("MB/s", "all", 0, false), ("to no knob", "all", 2, true)]),
     (
         "fairness",
         "D2: fairness among four batch apps",

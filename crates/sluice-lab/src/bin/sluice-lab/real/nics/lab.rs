@@ -103,7 +103,7 @@ impl Lab {
     /// # Errors
     /// A front end had ended before.
     pub(super) async fn end(mut self) -> io::Result<()> {
-        let ended: io::Result<()> = self.relays.drain(..).map(Relay::end).collect();
+        let ended = self.relays.drain(..).try_for_each(Relay::end);
         if let Some(server) = self.server.take() {
             let deadline = Instant::now() + DRAIN_MAX;
             server.drain(deadline).until(deadline).await;
