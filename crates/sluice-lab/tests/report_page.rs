@@ -49,6 +49,7 @@ fn the_page_of_real_io_shows_paper_simulation_and_both_protocols() {
     // Bars are those of Table 4, which runs over one protocol; the values of Fig. 5 are in a table.
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains(">nbd</th>") && html.contains(">vhost-user-blk</th>"), "both protocols");
+    assert!(!html.contains("](") && !html.contains('`'), "no Markdown");
     // Fig. 5 over time; Table 4 as throughput and latency of four VMs.
     assert_eq!(light["charts"], 9, "{light}");
     assert_nothing_covered(&light);

@@ -68,7 +68,10 @@ impl Report {
         for block in self.blocks() {
             match block {
                 Block::Heading(title, id) => page.heading(2, id, &title),
-                Block::Paragraph(words) => page.paragraph(&words),
+                // Of Markdown the page knows bold text alone.
+                Block::Paragraph(words) => {
+                    page.paragraph(&words.replace("[README.md](README.md)", "docs/papers/README.md").replace('`', ""))
+                }
                 Block::Table(table) => page.table(&table),
                 Block::Chart(chart, _) => page.chart(&chart),
             };
