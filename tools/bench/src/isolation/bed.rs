@@ -90,7 +90,7 @@ pub(super) struct Run<'a> {
 pub(super) struct Bed {
     kernel: Kernel,
     daemon: PathBuf,
-    /// Of the daemon's cost model.
+    /// Knee of the daemon's cost model, in bytes.
     pub(super) knee: u64,
     folder: tempfile::TempDir,
     _scratch: tempfile::TempDir,

@@ -84,7 +84,7 @@ pub(crate) struct Plan {
     pub(crate) guests: Option<image::Image>,
 }
 
-/// What of the figures does not run here, with the reason.
+/// A part of the figures that cannot run on this machine, with the reason.
 pub(crate) enum Lacking {
     /// The kernel's schedulers for guests.
     Kernel(String),
@@ -100,7 +100,7 @@ impl Lacking {
     }
 }
 
-/// Returns what of these figures does not run here.
+/// Returns the part of these figures that cannot run on this machine.
 pub(crate) fn lacking(figures: &[Chosen], in_guests: bool) -> Option<Lacking> {
     match in_guests {
         true => guests::kernel::missing().map(Lacking::Kernel),

@@ -27,9 +27,9 @@ impl Report {
     /// Number of values over each protocol that are near the simulated one, and of all that have one.
     fn near(&self) -> (usize, usize) {
         let trials = self.outcomes.iter().flat_map(|outcome| &outcome.trials);
-        let compared = || trials.clone().flat_map(|trial| &trial.values).flat_map(|value| &value.real);
-        let count = |is: fn(&bool) -> bool| compared().filter_map(|real| real.is_near).filter(is).count();
-        (count(|near| *near), count(|_| true))
+        let real = trials.flat_map(|trial| &trial.values).flat_map(|value| &value.real);
+        let near: Vec<bool> = real.filter_map(|real| real.is_near).collect();
+        (near.iter().filter(|near| **near).count(), near.len())
     }
 
     pub(crate) fn print(&self, format: Format) {
