@@ -38,6 +38,11 @@ fn a_second_daemon_on_an_image_is_rejected_and_the_first_one_named() {
     );
     assert!(!place.volume_socket("b", "v").exists());
     assert_eq!(open(&place, "a").read(0, 512), Ok(vec![0; 512]), "the first goes on");
+    let other = place.device("") + &place.volume("c", "v", &place.image("c.img", MIB), "");
+    let sealed = Daemon::serve_as(&place, "sealed.toml", &other);
+    let log = sealed.reload(&(other + &place.volume("b", "v", &image, "")));
+    assert!(log.contains("is locked by process"), "{log}");
+    assert_eq!(sealed.terminate().code(), Some(0), "and each system call of its search for the process is on its list");
     assert_eq!(first.terminate().code(), Some(0));
     let second = Daemon::serve(&place, &second);
     assert_eq!(second.terminate().code(), Some(0), "what is free again can be had");

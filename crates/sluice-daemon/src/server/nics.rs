@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Nic, NicAccess, Port, Uplink, Vm};
 use sluice_io::device::{SchedulerSpec, VolumeGeneration};
-use sluice_io::uplink::link::{Link, LinkError, interface, packet_socket, tap};
+use sluice_io::uplink::link::{self, Link, LinkError, interface, packet_socket, tap};
 use sluice_io::uplink::spec::{FRAME_TIME_MAX, gate_for};
 use sluice_io::uplink::{self, Edit, NicPlug, NicSpec, UplinkSpec};
 use sluice_net::Mac;
@@ -129,10 +130,18 @@ pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
     let taps =
         nics(host).any(|(_, nic)| nic_socket(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
     if let Some(error) = tap::is_available().err().filter(|_| taps) {
-        let text = format!(
-            "Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and give the daemon CAP_NET_ADMIN"
-        );
+        let text = format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun");
         problems.push(("taps".to_owned(), text, false));
+    }
+    let packet_sockets = host.uplinks.values().any(|spec| !makes(&spec.port));
+    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |own| own.effective);
+    let lacking = link::lacking(held, packet_sockets);
+    if !host.uplinks.is_empty() && !lacking.is_empty() {
+        let text = format!(
+            "The daemon would lack {}, which uplinks and NICs need: install contrib/systemd/network.conf as a drop-in of its unit",
+            lacking.join(" and ")
+        );
+        problems.push(("uplinks".to_owned(), text, false));
     }
     problems
 }

@@ -184,10 +184,10 @@ pub const CALLS: &[Group] = &[
         Only::One(0, values![PR_SET_NAME PR_GET_NAME PR_SET_TIMERSLACK PR_SET_VMA]),
     ),
     all(
-        "time, numbers of users and of this process",
+        "time, numbers of users and of this process, its capabilities, which are read and not set",
         calls![
             SYS_clock_gettime SYS_clock_nanosleep SYS_nanosleep SYS_getrandom SYS_getuid SYS_geteuid
-            SYS_getgid SYS_getegid SYS_getgroups
+            SYS_getgid SYS_getegid SYS_getgroups SYS_capget
         ],
     ),
     only("limits are read and not set", calls![SYS_prlimit64], Only::Bits(2, u64::MAX, 0, "reads alone")),

@@ -1,21 +1,19 @@
 //! Uplinks: their interfaces, what these carry, and the rights of the daemon.
 
-use sluice_config::{Port, Uplink};
-
+use rustix::thread::CapabilitySet;
+use sluice_config::{Host, Port, Uplink};
 use sluice_daemon::preflight::too_long;
+use sluice_io::uplink::link::lacking;
 
 use super::Subject;
 use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "network";
 
-/// Numbers of the capabilities that uplinks and NICs need, with their names.
-const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
-
 pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     let Some(host) = subject.host.as_ref().filter(|host| !host.uplinks.is_empty()) else { return Vec::new() };
     let mut found: Vec<Finding> = host.uplinks.values().flat_map(|uplink| of_uplink(subject, uplink)).collect();
-    found.extend(rights(subject));
+    found.extend(rights(subject, host));
     if subject.names("dev/net").is_empty() {
         let text = "There is no /dev/net/tun, which bridges, TAPs and containers need";
         found.push(Finding::new(Level::Error, NAME, "", text).fix("modprobe tun"));
@@ -74,11 +72,11 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
 }
 
 /// Whether the running daemon has the rights that uplinks need.
-fn rights(subject: &Subject) -> Option<Finding> {
+fn rights(subject: &Subject, host: &Host) -> Option<Finding> {
     let status = subject.read(&format!("proc/{}/status", subject.daemon?))?;
     let effective = u64::from_str_radix(super::field(&status, "CapEff")?, 16).ok()?;
-    let lacking: Vec<&str> =
-        CAPABILITIES.into_iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| name).collect();
+    let packet_sockets = host.uplinks.values().any(|uplink| matches!(uplink.port, Port::Nic(_)));
+    let lacking = lacking(CapabilitySet::from_bits_retain(effective), packet_sockets);
     (!lacking.is_empty()).then(|| {
         let text = format!("The daemon lacks {}, which uplinks and NICs need", lacking.join(" and "));
         let fix = "install contrib/systemd/network.conf as a drop-in of the unit, and restart it";

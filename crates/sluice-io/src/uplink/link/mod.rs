@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
+use rustix::thread::CapabilitySet;
 use sluice_net::Mac;
 use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
@@ -75,6 +76,15 @@ impl LinkError {
             LinkError::Io { what, error }
         }
     }
+}
+
+/// Names the capabilities that interfaces need and these do not have. `packet_sockets`: whether there is one on an interface of the host.
+#[must_use]
+pub fn lacking(held: CapabilitySet, packet_sockets: bool) -> Vec<&'static str> {
+    let needed =
+        [(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", true), (CapabilitySet::NET_RAW, "CAP_NET_RAW", packet_sockets)];
+    let lacking = needed.into_iter().filter(|(capability, _, is_needed)| *is_needed && !held.contains(*capability));
+    lacking.map(|(_, name, _)| name).collect()
 }
 
 /// How frames are read and written.

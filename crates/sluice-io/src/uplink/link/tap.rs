@@ -173,7 +173,7 @@ pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {
     })
 }
 
-/// Whether TAPs can be made here.
+/// Whether the device that makes TAPs can be opened. It can without the right to make one: see [`super::lacking`].
 ///
 /// # Errors
 /// The error of opening the device.
