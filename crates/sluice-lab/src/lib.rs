@@ -31,5 +31,5 @@ pub mod setup;
 pub mod verdict;
 
 pub use figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-pub use run::{Plan, Row};
-pub use verdict::Verdict;
+pub use run::Plan;
+pub use verdict::{Row, Verdict};

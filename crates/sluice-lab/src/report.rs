@@ -7,8 +7,8 @@ use sluice_report::{Page, Table};
 
 use crate::claims::Board;
 use crate::figure::{Class, Figure, LabError, Paper, is_half};
-use crate::run::{Reproduced, Row};
-use crate::verdict::{Agreement, Mean, Points, Verdict, furthest};
+use crate::run::Reproduced;
+use crate::verdict::{Agreement, Mean, Points, Row, Verdict, furthest};
 use crate::{claims, device, figures};
 
 /// Explanation of the classes for readers of the report.

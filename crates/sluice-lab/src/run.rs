@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use sluice_report::Table;
 
 use crate::band::BandPoint;
-use crate::claims::{self, Board};
-use crate::device;
-use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::claims;
+use crate::figure::{Class, Figure, Finding, LabError, RowSpec};
 use crate::parallel::{self, Progress};
-use crate::proof::Proof;
-use crate::verdict::{Agreement, Effect, Mean, Points, Sensitivity, Verdict, decide};
+use crate::verdict::{Row, decide};
 
 /// Figures to run.
 pub struct Plan<'a> {
@@ -25,61 +22,6 @@ pub struct Plan<'a> {
     /// Folder for results, so that an interrupted run can continue; and the identity of the program that they depend
     /// on.
     pub kept: Option<(PathBuf, String)>,
-}
-
-/// A row of the acceptance table with its result.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// `M1a`, for example.
-    pub id: &'static str,
-    pub paper: Paper,
-    /// Name of the figure in the paper.
-    pub figure: &'static str,
-    /// Kind of its check.
-    pub class: Class,
-    pub verdict: Verdict,
-    /// Whether only the nominal point was run, so that the verdict is that of this point.
-    pub nominal: bool,
-    pub board: Board,
-    /// For `holds if`: the axis and its values. For `not determinable`: the missing fact. Otherwise empty.
-    pub condition: String,
-    /// Whether the condition was chosen after its result was seen, without evidence from elsewhere, or the row was changed then.
-    pub post_hoc: bool,
-    /// What of the row was changed after its result was known; empty if nothing was.
-    pub changed: String,
-    /// For `holds if` that is not post hoc: the source, apart from the result, that the testbed may have met it. Otherwise empty.
-    pub evidence: String,
-    /// Results of the row that a fit used: such a row is never `reproduced`.
-    pub inputs: Vec<String>,
-    /// Result as printed in the paper; empty if it prints none.
-    pub printed: Vec<&'static str>,
-    /// Numbers of the row that the paper does not print.
-    pub derived: Vec<String>,
-    /// Results at each value of each axis, everything else nominal.
-    pub sensitivity: Vec<Sensitivity>,
-    /// Effects that the paper prints, and those at the nominal point over all seeds.
-    pub effects: Vec<Effect>,
-    /// Means that the paper prints, with those at the nominal point over all seeds.
-    pub means: Vec<Mean>,
-    /// For class H where the paper prints numbers: whether all are near.
-    pub agreement: Option<Agreement>,
-    /// For a sentence that the paper's own numbers confirm or refute: the calculation by each reading. Otherwise empty.
-    pub proof: Vec<String>,
-    /// Value of the paper.
-    pub paper_value: &'static str,
-    /// Measured value at the nominal point, with its unit.
-    pub measured: String,
-    /// For a row that is judged: at how many points it holds with every seed.
-    pub points: Option<Points>,
-    pub note: &'static str,
-    /// Expected result.
-    pub must: &'static str,
-    /// The device file; empty if there is none.
-    pub device: &'static str,
-    /// Hash of that file: 64-bit FNV-1a in hexadecimal; empty if there is none.
-    pub device_hash: String,
-    /// The seed of the nominal point.
-    pub seed: u64,
 }
 
 /// A figure with its results.
@@ -176,38 +118,7 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row 
         .map(|finding| finding.rows.iter().find(|judged| judged.id == row.id))
         .map(|judged| judged.unwrap_or_else(|| panic!("{} says nothing of its row {}", figure.id, row.id)));
     let found: Vec<_> = BandPoint::all(figure.id).zip(judged).collect();
-    let claim = claims::of(row.id);
-    let decision = decide(row.class, &claim, &found);
-    let proof = claim.proofs.iter().map(Proof::text).collect();
-    Row {
-        id: row.id,
-        paper: figure.paper,
-        figure: figure.label,
-        class: row.class,
-        verdict: decision.verdict,
-        nominal: decision.nominal,
-        board: if figure.paper == Paper::Ablations { Board::Ours } else { claim.board },
-        condition: decision.condition,
-        post_hoc: decision.post_hoc,
-        changed: claim.changed,
-        evidence: decision.evidence,
-        inputs: claim.inputs,
-        printed: Some(row.paper).filter(|text| !text.is_empty()).into_iter().collect(),
-        derived: claim.derived,
-        sensitivity: decision.sensitivity,
-        effects: decision.effects,
-        means: decision.means,
-        agreement: decision.agreement,
-        proof,
-        paper_value: row.paper,
-        measured: found[0].1.measured.clone(),
-        points: decision.points,
-        note: row.note,
-        must: row.must,
-        device: figure.device,
-        device_hash: device::text(figure.device).map(device::hash).unwrap_or_default(),
-        seed: BandPoint::NOMINAL.seed(),
-    }
+    decide(figure, row, claims::of(row.id), &found)
 }
 
 #[cfg(test)]
@@ -215,6 +126,7 @@ mod tests {
     use sluice_report::{Chart, Line};
 
     use super::*;
+    use crate::figure::Paper;
 
     const fn row(id: &'static str, class: Class) -> RowSpec {
         RowSpec { id, class, must: "", paper: "", note: "" }

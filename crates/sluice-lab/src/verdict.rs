@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::band::BandPoint;
-use crate::claims::{self, Axis, Claim};
-use crate::figure::{Class, Judged};
+use crate::claims::{self, Axis, Board, Claim};
+use crate::device;
+use crate::figure::{Class, Figure, Judged, Paper, RowSpec};
 use crate::proof::Proof;
 
 /// Part of the points at which a shape must hold.
@@ -141,76 +142,131 @@ impl Agreement {
     }
 }
 
-/// A verdict with its reasons.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
+/// A row of the acceptance table with its result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// `M1a`, for example.
+    pub id: &'static str,
+    pub paper: Paper,
+    /// Name of the figure in the paper.
+    pub figure: &'static str,
+    /// Kind of its check.
+    pub class: Class,
     pub verdict: Verdict,
-    /// Whether only the nominal point was run.
+    /// Whether only the nominal point was run, so that the verdict is that of this point.
     pub nominal: bool,
-    /// None of a row that is only shown.
-    pub points: Option<Points>,
-    /// For `holds if`: axis, values and unit. For `not determinable`: the missing fact.
+    pub board: Board,
+    /// For `holds if`: the axis and its values. For `not determinable`: the missing fact. Otherwise empty.
     pub condition: String,
-    /// Whether the condition was chosen, or the row was changed, after its result was seen.
+    /// Whether the condition was chosen after its result was seen, without evidence from elsewhere, or the row was changed then.
     pub post_hoc: bool,
-    /// Otherwise the source, apart from the result, that the testbed may have met the condition.
+    /// What of the row was changed after its result was known; empty if nothing was.
+    pub changed: String,
+    /// For `holds if` that is not post hoc: the source, apart from the result, that the testbed may have met it. Otherwise empty.
     pub evidence: String,
+    /// Results of the row that a fit used: such a row is never `reproduced`.
+    pub inputs: Vec<String>,
+    /// Result as printed in the paper; empty if it prints none.
+    pub printed: Vec<&'static str>,
+    /// Numbers of the row that the paper does not print.
+    pub derived: Vec<String>,
+    /// Results at each value of each axis, everything else nominal.
     pub sensitivity: Vec<Sensitivity>,
-    /// At the nominal point.
+    /// Effects that the paper prints, and those at the nominal point over all seeds.
     pub effects: Vec<Effect>,
+    /// Means that the paper prints, with those at the nominal point over all seeds.
     pub means: Vec<Mean>,
-    /// For `shown` where the paper prints numbers.
+    /// For class H where the paper prints numbers: whether all are near.
     pub agreement: Option<Agreement>,
+    /// For a sentence that the paper's own numbers confirm or refute: the calculation by each reading. Otherwise empty.
+    pub proof: Vec<String>,
+    /// Value of the paper.
+    pub paper_value: &'static str,
+    /// Measured value at the nominal point, with its unit.
+    pub measured: String,
+    /// For a row that is judged: at how many points it holds with every seed.
+    pub points: Option<Points>,
+    pub note: &'static str,
+    /// Expected result.
+    pub must: &'static str,
+    /// The device file; empty if there is none.
+    pub device: &'static str,
+    /// Hash of that file: 64-bit FNV-1a in hexadecimal; empty if there is none.
+    pub device_hash: String,
+    /// The seed of the nominal point.
+    pub seed: u64,
 }
 
 /// Decides a row from its results, the nominal point with the first seed first.
 #[must_use]
-pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> Decision {
-    let points = points_of(found, |at| class == Class::Conformance || !at.is_sweep());
-    let share = points.share();
+pub fn decide(figure: &Figure, row: &'static RowSpec, claim: Claim, found: &[(BandPoint, &Judged)]) -> Row {
+    let points = points_of(found, |at| row.class == Class::Conformance || !at.is_sweep());
     let sensitivity = sensitivity(found);
     let axis = condition(found, &sensitivity, claims::axes());
-    let none_holds = found.iter().all(|(_, judged)| judged.holds == Some(false));
     let nominal = seeds_at(found, BandPoint::NOMINAL);
     let (effects, means) = (effects(&nominal), means(&nominal));
     let near = !means.is_empty() && means.iter().all(|mean| mean.is_near());
-    let verdict = match class {
-        _ if none_holds && claim.proofs.iter().any(Proof::refutes) => Verdict::Refuted,
+    let verdict = match row.class {
+        _ if is_refuted(&claim, found) => Verdict::Refuted,
         Class::Hardware => Verdict::Shown,
         Class::Conformance if points.held == points.judged.max(1) => Verdict::ClaimHolds,
         Class::Conformance => Verdict::NotReproduced,
-        Class::Shape if share >= BAND_SHARE && near && claim.inputs.is_empty() => Verdict::Reproduced,
-        Class::Shape if share >= BAND_SHARE => Verdict::ClaimHolds,
-        Class::Shape if axis.is_some() => Verdict::HoldsIf,
-        Class::Shape if !claim.missing.is_empty() && share >= THIRD => Verdict::NotDeterminable,
-        Class::Shape => Verdict::NotReproduced,
+        Class::Shape => of_shape(points.share(), near, axis.is_some(), &claim),
     };
-    let (condition, evidence) = match (verdict, axis) {
-        (Verdict::HoldsIf, Some((text, axis))) => (text, axis.evidence.clone()),
-        (Verdict::NotDeterminable, _) => (claim.missing.clone(), String::new()),
-        _ => (String::new(), String::new()),
+    let (condition, evidence, found_later) = match (verdict, axis) {
+        (Verdict::HoldsIf, Some((text, axis))) => (text, axis.evidence.clone(), axis.evidence.is_empty()),
+        (Verdict::NotDeterminable, _) => (claim.missing, String::new(), true),
+        _ => Default::default(),
     };
-    let found_later = match verdict {
-        Verdict::HoldsIf => evidence.is_empty(),
-        Verdict::NotDeterminable => true,
-        _ => false,
-    };
-    Decision {
+    Row {
+        id: row.id,
+        paper: figure.paper,
+        figure: figure.label,
+        class: row.class,
         verdict,
         nominal: found.len() == 1,
-        points: (class != Class::Hardware).then_some(points),
+        board: if figure.paper == Paper::Ablations { Board::Ours } else { claim.board },
         condition,
         post_hoc: found_later || !claim.changed.is_empty(),
+        changed: claim.changed,
         evidence,
+        printed: Some(row.paper).filter(|text| !text.is_empty()).into_iter().collect(),
+        derived: claim.derived,
         sensitivity,
         effects,
         agreement: match near {
-            _ if class != Class::Hardware || means.is_empty() => None,
+            _ if row.class != Class::Hardware || means.is_empty() => None,
             // What was fitted to is no evidence.
             true => claim.inputs.is_empty().then_some(Agreement::Near),
             false => Some(Agreement::Differs),
         },
+        inputs: claim.inputs,
         means,
+        proof: claim.proofs.iter().map(Proof::text).collect(),
+        paper_value: row.paper,
+        measured: found[0].1.measured.clone(),
+        points: (row.class != Class::Hardware).then_some(points),
+        note: row.note,
+        must: row.must,
+        device: figure.device,
+        device_hash: device::text(figure.device).map(device::hash).unwrap_or_default(),
+        seed: BandPoint::NOMINAL.seed(),
+    }
+}
+
+/// Whether the paper's own numbers contradict a row, and no run has it.
+fn is_refuted(claim: &Claim, found: &[(BandPoint, &Judged)]) -> bool {
+    found.iter().all(|(_, judged)| judged.holds == Some(false)) && claim.proofs.iter().any(Proof::refutes)
+}
+
+/// Verdict of a shape that holds at this part of the points.
+fn of_shape(share: f64, near: bool, has_condition: bool, claim: &Claim) -> Verdict {
+    match share {
+        BAND_SHARE.. if near && claim.inputs.is_empty() => Verdict::Reproduced,
+        BAND_SHARE.. => Verdict::ClaimHolds,
+        _ if has_condition => Verdict::HoldsIf,
+        THIRD.. if !claim.missing.is_empty() => Verdict::NotDeterminable,
+        _ => Verdict::NotReproduced,
     }
 }
 
@@ -346,14 +402,20 @@ mod tests {
         Judged { holds: Some(holds), ..Judged::new("T1", "") }
     }
 
-    fn decided(class: Class, claim: &Claim, holds: impl Fn(BandPoint) -> bool) -> Decision {
+    fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> Row {
+        let mut rows = crate::figures::ALL.iter().flat_map(|figure| figure.rows.iter().map(move |row| (figure, row)));
+        let (figure, row) = rows.find(|(_, row)| row.class == class).expect("each class has rows");
+        super::decide(figure, row, claim.clone(), found)
+    }
+
+    fn decided(class: Class, claim: &Claim, holds: impl Fn(BandPoint) -> bool) -> Row {
         let points: Vec<_> = BandPoint::all("flubber-credits").map(|point| (point, judged(holds(point)))).collect();
         let found: Vec<_> = points.iter().map(|(point, judged)| (*point, judged)).collect();
         decide(class, claim, &found)
     }
 
     /// A row that holds at some values of an axis.
-    fn decide_swept(axis: &str, figure: &str, holds: impl Fn(f64) -> bool) -> Decision {
+    fn decide_swept(axis: &str, figure: &str, holds: impl Fn(f64) -> bool) -> Row {
         let points: Vec<_> = BandPoint::all(figure).map(|at| (at, judged(holds(at.setting(axis))))).collect();
         let found: Vec<_> = points.iter().map(|(point, judged)| (*point, judged)).collect();
         decide(Class::Shape, &Claim::default(), &found)

@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use sluice_lab::run::Plan;
-use sluice_lab::{Verdict, figures, run};
+use sluice_lab::{Row, Verdict, figures, run};
 
 /// Compares the verdicts with the recorded ones. A better one is written down with `SLUICE_BLESS`, a worse one never.
-fn compare_verdicts<'a>(rows: impl Iterator<Item = &'a run::Row>) {
+fn compare_verdicts<'a>(rows: impl Iterator<Item = &'a Row>) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/verdicts.txt");
     let before = std::fs::read_to_string(&file).unwrap_or_default();
     let (worse, text) = changed_verdicts(&before, rows.map(|row| (row.id, row.verdict)));
@@ -69,7 +69,7 @@ fn every_row_matches_the_recorded_result() {
     let changed: Vec<_> = text.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
     assert!(text == before, "these rows are not as in {}: {changed:#?}", file.display());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers");
-    let shown = |row: &run::Row| {
+    let shown = |row: &Row| {
         let page = std::fs::read_to_string(folder.join(format!("{}.md", row.paper.name()))).unwrap_or_default();
         let line = page.lines().find(|line| line.starts_with(&format!("| {} | ", row.id)));
         line.is_some_and(|line| line.contains(&format!("| {} |", row.measured)))

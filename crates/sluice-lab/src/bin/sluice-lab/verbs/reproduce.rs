@@ -4,10 +4,9 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use sluice_lab::Verdict;
 use sluice_lab::figure::{Class, Figure, Paper};
-use sluice_lab::run::{Plan, Reproduced, Row};
-use sluice_lab::{figures, report, run};
+use sluice_lab::run::{Plan, Reproduced};
+use sluice_lab::{Row, Verdict, figures, report, run};
 
 use crate::sim::folder;
 use crate::{program, real};
