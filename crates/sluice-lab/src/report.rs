@@ -97,20 +97,12 @@ fn compared(mean: Mean) -> String {
     format!("{} for {}{ratio}", short(mean.measured), short(mean.printed))
 }
 
-/// All that a row can count as, in the order of the score.
-const OUTCOMES: [&str; 11] = [
-    "reproduced",
-    "claim holds",
-    "holds if",
-    "not determinable",
-    "refuted",
-    "not reproduced",
-    "shown (near)",
-    "shown (differs)",
-    "shown",
-    "conformance holds",
-    "conformance fails",
-];
+/// All that a row can count as, in the order of the score: verdicts of checks, best first, then rows that are shown, and conformance.
+fn outcomes() -> impl Iterator<Item = &'static str> {
+    let checks = Verdict::ALL.into_iter().rev().filter(|verdict| *verdict != Verdict::Shown);
+    let others = ["shown (near)", "shown (differs)", Verdict::Shown.word(), "conformance holds", "conformance fails"];
+    checks.map(Verdict::word).chain(others)
+}
 
 /// Number of rows of a board with an outcome: those that are not post hoc, and those that are.
 fn count(rows: &[&Row], board: Board, outcome: &str) -> [usize; 2] {
@@ -124,9 +116,9 @@ fn count(rows: &[&Row], board: Board, outcome: &str) -> [usize; 2] {
 #[must_use]
 pub fn summary(rows: &[&Row]) -> String {
     let of = |board, name: &str| {
-        let words = OUTCOMES.iter().flat_map(|outcome| {
+        let words = outcomes().flat_map(|outcome| {
             let [plain, post_hoc] = count(rows, board, outcome);
-            [(plain, (*outcome).to_owned()), (post_hoc, format!("{outcome} post hoc"))]
+            [(plain, outcome.to_owned()), (post_hoc, format!("{outcome} post hoc"))]
         });
         let words: Vec<_> =
             words.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
@@ -153,7 +145,7 @@ fn score(rows: &[&Row]) -> Table {
     let names: Vec<String> = boards.iter().map(name).collect();
     let columns: Vec<&str> = std::iter::once("verdict").chain(names.iter().map(String::as_str)).collect();
     let mut table = Table::new("Verdicts", &columns);
-    for outcome in OUTCOMES {
+    for outcome in outcomes() {
         let counts = boards.iter().map(|(paper, board)| {
             let of_paper: Vec<&Row> = rows.iter().copied().filter(|row| row.paper == *paper).collect();
             match count(&of_paper, *board, outcome) {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use crate::band::BandPoint;
 use crate::claims::{self, Axis, Board, Claim};
@@ -26,28 +26,21 @@ const THIRD: f64 = 1.0 / 3.0;
 pub const MEAN_TOLERANCE: f64 = 0.1;
 
 /// Result of a row. The order is from worst to best.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// The default.
-    #[serde(rename = "not reproduced")]
     NotReproduced,
     /// The paper's own numbers contradict it, and no run has it.
-    #[serde(rename = "refuted")]
     Refuted,
     /// It holds at a third of the points or more, and depends on a fact that the paper does not state and that no single axis decides.
-    #[serde(rename = "not determinable")]
     NotDeterminable,
     /// The claim holds if one fact that the paper does not state is as the condition says.
-    #[serde(rename = "holds if")]
     HoldsIf,
     /// Shown without a check, near the paper's numbers or not.
-    #[serde(rename = "shown")]
     Shown,
     /// The claim holds at nine of ten points where its precondition is met; of a conformance row, at all.
-    #[serde(rename = "claim holds")]
     ClaimHolds,
     /// The same, and all means that the paper prints are within 10 % of those measured.
-    #[serde(rename = "reproduced")]
     Reproduced,
 }
 
@@ -74,6 +67,12 @@ impl Verdict {
             Verdict::ClaimHolds => "claim holds",
             Verdict::Reproduced => "reproduced",
         }
+    }
+}
+
+impl Serialize for Verdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
     }
 }
 
