@@ -79,7 +79,7 @@ impl Cluster {
         bridge.ip("link set br0 up").unwrap();
         let station = |number: usize| {
             let station = Namespace::new(&format!("n{number}")).unwrap();
-            bridge.ip(&format!("link add p{number} type veth peer name eth0 netns {}", station.name())).unwrap();
+            bridge.connect(&format!("p{number}"), &station).unwrap();
             bridge.ip(&format!("link set p{number} master br0 up")).unwrap();
             station.up("eth0", &format!("10.78.0.{number}/24")).unwrap();
             station

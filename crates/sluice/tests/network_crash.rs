@@ -40,7 +40,7 @@ fn no_frame_of_a_guest_is_lost_or_torn_when_the_daemon_is_killed() {
     let kills = std::env::var("SLUICE_CRASHES").map_or(3, |wanted| wanted.parse().expect("SLUICE_CRASHES is a number"));
     let place = Place::new();
     let [inside, outside] = ["switch", "outside"].map(|name| Namespace::new(name).unwrap());
-    inside.ip(&format!("link add up0 type veth peer name eth0 netns {}", outside.name())).unwrap();
+    inside.connect("up0", &outside).unwrap();
     inside.ip("link set up0 up").unwrap();
     outside.ip("link set eth0 up").unwrap();
     let listener = Listener::start(&outside, TYPE).unwrap();

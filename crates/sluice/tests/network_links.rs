@@ -31,8 +31,7 @@ fn events(place: &Place) -> Vec<(String, String)> {
 }
 
 fn pair(lab: &Lab) {
-    let pair = format!("link add up0 type veth peer name eth0 netns {}", lab.outside.name());
-    lab.switch.ip(&pair).unwrap();
+    lab.switch.connect("up0", &lab.outside).unwrap();
     lab.outside.up("eth0", &format!("{OUTSIDE}/24")).unwrap();
 }
 
@@ -130,9 +129,7 @@ fn a_bridge_that_is_made_again_gets_its_port_back() {
     lab.reach(1);
     lab.switch.ip("link del br0").unwrap();
     until("it is noticed", || out_of_service(&lab.place) == serde_json::json!(["lan"]));
-    for words in ["link add br0 type bridge", "link set up0 master br0 up", "link set br0 up"] {
-        lab.switch.ip(words).unwrap();
-    }
+    lab.switch.bridge("up0").unwrap();
     until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
     until("frames go out again", || answers(lab.vm(1), outside(7)));
 }

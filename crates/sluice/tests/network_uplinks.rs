@@ -65,7 +65,7 @@ fn on_a_bridge_host_vm_and_outside_reach_one_another_and_each_frame_comes_once()
 fn an_isolated_bridge_port_reaches_ordinary_ports_and_no_isolated_ones() {
     let lab = Lab::with_nics(Uplink::Bridge, "rate = \"100Mbit/s\"\nisolated = true", &[""], &[""]);
     let other = namespace("other");
-    lab.switch.ip(&format!("link add o0 type veth peer name eth0 netns {}", other.name())).unwrap();
+    lab.switch.connect("o0", &other).unwrap();
     lab.switch.ip("link set o0 master br0 up").unwrap();
     other.up("eth0", "10.77.0.60/24").unwrap();
     let place = port(Ipv4Addr::new(10, 77, 0, 60), 7);

@@ -7,7 +7,7 @@
 //! # fn main() -> std::io::Result<()> {
 //! use sluice_client::net::{Namespace, traffic::{Sender, Sink}};
 //! let (vm, outside) = (Namespace::new("vm1")?, Namespace::new("outside")?);
-//! vm.ip("link add eth0 type veth peer name eth0 netns OTHER".replace("OTHER", outside.name()).as_str())?;
+//! vm.connect("eth0", &outside)?;
 //! vm.up("eth0", "10.0.0.1/24")?;
 //! outside.up("eth0", "10.0.0.100/24")?;
 //! let sink = Sink::udp(&outside, 7001)?;
@@ -19,6 +19,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,6 +28,24 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 pub mod frames;
 pub mod traffic;
+
+/// Address of the station outside of a switch; those of VMs have the numbers from 1 on.
+pub const OUTSIDE: Ipv4Addr = address(100);
+/// Bytes of a datagram that fills a frame, and of that frame on the wire.
+pub const DATAGRAM: usize = 1472;
+pub const FRAME: u64 = 1538;
+
+/// Returns the address of a station by its number.
+#[must_use]
+pub const fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, number)
+}
+
+/// Returns a port of the station outside.
+#[must_use]
+pub const fn outside(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(OUTSIDE), port)
+}
 
 /// A network namespace of this process. Dropping it removes it with its interfaces.
 #[derive(Debug)]
@@ -82,6 +101,24 @@ impl Namespace {
     pub fn up(&self, interface: &str, address: &str) -> io::Result<()> {
         self.ip(&format!("addr add {address} dev {interface}"))?;
         self.ip(&format!("link set {interface} up")).map(drop)
+    }
+
+    /// Makes an interface that is connected to the `eth0` of another namespace.
+    ///
+    /// # Errors
+    /// The message of `ip`.
+    pub fn connect(&self, interface: &str, other: &Namespace) -> io::Result<()> {
+        self.ip(&format!("link add {interface} type veth peer name eth0 netns {}", other.name)).map(drop)
+    }
+
+    /// Makes the bridge `br0` with an interface.
+    ///
+    /// # Errors
+    /// The message of `ip`.
+    pub fn bridge(&self, interface: &str) -> io::Result<()> {
+        self.ip("link add br0 type bridge")?;
+        self.ip(&format!("link set {interface} master br0 up"))?;
+        self.ip("link set br0 up").map(drop)
     }
 
     /// Moves an interface to another namespace under another name. It is switched off by that.

@@ -8,20 +8,12 @@
 //!
 //! VM number N, from 1, has the address 10.77.0.N, and the TAP of its NIC becomes its `eth0`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
 use serde_json::Value;
-use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Probe, Sender, Sink};
+use sluice_client::net::{DATAGRAM, FRAME, Namespace};
+pub(crate) use sluice_client::net::{OUTSIDE, address, outside};
 
 use super::{Daemon, Ended, Place, run, sluice, until};
-
-/// Address of the station outside.
-pub(crate) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
-/// Bytes of a datagram that fills a frame of 1,538 bytes on the wire.
-pub(crate) const DATAGRAM: usize = 1472;
-/// Bytes on the wire of such a frame.
-pub(crate) const FRAME: u64 = 1538;
 
 /// How the daemon is connected to the outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +58,11 @@ impl Lab {
         let place = Place::new();
         let (switch, outside) = (namespace("switch"), namespace("outside"));
         if uplink != Uplink::Tap {
-            let pair = format!("link add up0 type veth peer name eth0 netns {}", outside.name());
-            switch.ip(&pair).unwrap();
+            switch.connect("up0", &outside).unwrap();
             outside.up("eth0", &format!("{OUTSIDE}/24")).unwrap();
         }
         if uplink == Uplink::Bridge {
-            for words in ["link add br0 type bridge", "link set up0 master br0 up", "link set br0 up"] {
-                switch.ip(words).unwrap();
-            }
+            switch.bridge("up0").unwrap();
         }
         let port = match uplink {
             Uplink::Tap => "tap = \"up0\"",
@@ -137,17 +126,8 @@ impl Lab {
     }
 }
 
-/// A port outside.
-pub(crate) fn outside(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(OUTSIDE), port)
-}
-
 pub(crate) fn namespace(label: &str) -> Namespace {
     Namespace::new(label).unwrap_or_else(|error| panic!("{error}"))
-}
-
-pub(crate) fn address(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, number)
 }
 
 /// Parts of what arrives at sinks, from `skip` bytes in total until `count` more have arrived: each between 0 and 1.

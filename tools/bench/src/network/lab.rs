@@ -1,7 +1,6 @@
 //! The stations, and the three that connect them to the link.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,19 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
+use sluice_client::net::{self, DATAGRAM, FRAME, Namespace, OUTSIDE, outside};
 use tempfile::TempDir;
 
 use super::forwarder::Forwarder;
 use crate::server::{self, Server};
 
-/// Address of the station outside.
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
-/// Bytes of a datagram that fills a frame, those of a segment of TCP with timestamps, and those of the frame on the wire.
-const DATAGRAM: usize = 1472;
+/// Bytes of a segment of TCP with timestamps that fills a frame.
 const SEGMENT: usize = 1448;
-const FRAME: f64 = 1538.0;
 /// Bytes of a plain queue at the link, and of each queue of HTB.
 const QUEUE: usize = 128 << 10;
 /// Maximum time until the daemon has made its TAPs.
@@ -102,7 +97,7 @@ impl Lab {
 
     fn start_by(mode: Mode, link: Option<f64>, vms: &[Vm], more: &str) -> io::Result<Lab> {
         let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
-        switch.ip(&format!("link add up0 type veth peer name eth0 netns {}", outside.name()))?;
+        switch.connect("up0", &outside)?;
         switch.ip("link set up0 up")?;
         outside.up("eth0", &format!("{OUTSIDE}/24"))?;
         let stations =
@@ -131,7 +126,7 @@ impl Lab {
             Mode::Plain | Mode::Htb => lab.build_bridge()?,
         }
         for (number, station) in lab.stations.iter().enumerate() {
-            station.up("eth0", &format!("{}/24", address(number)))?;
+            station.up("eth0", &format!("{}/24", net::address(number as u8 + 1)))?;
         }
         // On a link of a stated rate the stations shall not be what is late. They use little of the CPUs.
         if link.is_some() {
@@ -144,11 +139,9 @@ impl Lab {
     }
 
     fn build_bridge(&self) -> io::Result<()> {
-        for words in ["link add br0 type bridge", "link set up0 master br0", "link set br0 up"] {
-            self.switch.ip(words)?;
-        }
+        self.switch.bridge("up0")?;
         for (number, station) in self.stations.iter().enumerate() {
-            self.switch.ip(&format!("link add v{number} type veth peer name eth0 netns {}", station.name()))?;
+            self.switch.connect(&format!("v{number}"), station)?;
             self.switch.ip(&format!("link set v{number} master br0 up"))?;
         }
         Ok(())
@@ -217,7 +210,7 @@ impl Lab {
             match vm.load {
                 Load::Udp { mbit, senders } => {
                     self.sinks.push(Sink::udp(&self.outside, port)?);
-                    let rate = (mbit as f64 * 125_000.0 / FRAME) as u64;
+                    let rate = mbit * 125_000 / FRAME;
                     for _ in 0..senders {
                         self.senders.push(Sender::udp(station, to, DATAGRAM, rate)?);
                     }
@@ -253,7 +246,7 @@ impl Lab {
             self.htb_class("add", number, &vm)?;
             let class = 10 + number;
             self.tc(&format!("qdisc add dev up0 parent 1:{class} bfifo limit {}", QUEUE / 2))?;
-            let match_source = format!("u32 match ip src {} flowid 1:{class}", address(number));
+            let match_source = format!("u32 match ip src {} flowid 1:{class}", net::address(number as u8 + 1));
             self.tc(&format!("filter add dev up0 parent 1: protocol ip prio 1 {match_source}"))?;
         }
         Ok(())
@@ -301,7 +294,7 @@ impl Lab {
             Load::Tcp { .. } => SEGMENT,
         };
         let all = self.sinks.iter().zip(&self.vms);
-        all.map(|(sink, vm)| sink.bytes() as f64 * FRAME / payload(vm) as f64 * 8.0 / 1e6).collect()
+        all.map(|(sink, vm)| sink.bytes() as f64 * FRAME as f64 / payload(vm) as f64 * 8.0 / 1e6).collect()
     }
 
     /// Returns the CPU time of the daemon or the forwarder, in seconds.
@@ -405,12 +398,4 @@ impl Trips {
         let lost = self.0.iter().filter(|trip| trip.is_none()).count();
         lost as f64 / self.0.len() as f64 * 100.0
     }
-}
-
-fn address(number: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, number as u8 + 1)
-}
-
-fn outside(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(OUTSIDE), port)
 }

@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use sluice_client::net::Namespace;
+use sluice_client::net::{Namespace, OUTSIDE};
 use sluice_lab::real::nics::{FLOW_MBIT, PAYLOAD};
 
-use super::{lab, priority};
+use super::priority;
 
 /// Time after which a receiver prints what has arrived, in seconds.
 const EVERY_S: f64 = 0.1;
@@ -55,7 +55,7 @@ pub(super) struct Sender {
 impl Sender {
     /// Starts the flows of a VM. They end when this is dropped, at the latest a second after their time.
     pub(super) fn start(from: &Namespace, vm: usize, flows: u32, seconds: u64) -> io::Result<Sender> {
-        let (to, port) = (lab::OUTSIDE, port(vm));
+        let (to, port) = (OUTSIDE, port(vm));
         let most = seconds + 1;
         let words = format!("-c {to} -u -p {port} -b {FLOW_MBIT}m -l {PAYLOAD} -P {flows} -t {most}");
         Ok(Sender { _process: Process::start(from, &words, Stdio::null())? })

@@ -3,13 +3,12 @@
 //! Everything is removed when the lab is dropped, also after an error or a signal: the namespaces take their interfaces with them.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Echo, Probe};
+use sluice_client::net::{self, Namespace, OUTSIDE};
 use sluice_config::Host;
 use sluice_lab::LabError;
 use sluice_lab::device::DeviceFile;
@@ -25,8 +24,6 @@ use sluice_daemon::failure::Failure;
 use sluice_daemon::server::Server;
 use sluice_testbed::folder::{self, Folder};
 
-/// Address of the station outside.
-pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 /// Prefix of the temporary folder's name.
 const PREFIX: &str = "sluice-nics-";
 /// Port at which the outside answers.
@@ -128,7 +125,7 @@ fn connect(vms: &[Namespace], switch: &Namespace, plug: Plug, sockets: &Path) ->
                 relays.push(Relay::start(vm, &host::mac(number), &host::socket(sockets, number))?);
             }
         }
-        vm.up("eth0", &format!("{}/24", address(number)))?;
+        vm.up("eth0", &format!("{}/24", net::address(number as u8 + 1)))?;
     }
     Ok(relays)
 }
@@ -137,7 +134,7 @@ fn connect(vms: &[Namespace], switch: &Namespace, plug: Plug, sockets: &Path) ->
 fn wait_for_stations(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
     let _echo = Echo::start(outside, ECHO)?;
     for (number, vm) in vms.iter().enumerate() {
-        let mut probe = Probe::new(vm, SocketAddr::new(IpAddr::V4(OUTSIDE), ECHO))?;
+        let mut probe = Probe::new(vm, net::outside(ECHO))?;
         let began = Instant::now();
         while !probe.ask().is_ok_and(|answer| answer.is_some()) {
             if began.elapsed() > REACH_MAX {
@@ -154,23 +151,16 @@ fn keep_addresses(vms: &[Namespace], outside: &Namespace) -> io::Result<()> {
     let of_outside = shown.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap_or_default();
     for (number, vm) in vms.iter().enumerate() {
         vm.ip(&format!("neigh replace {OUTSIDE} lladdr {of_outside} dev eth0 nud permanent"))?;
-        let (address, mac) = (address(number), host::mac(number));
+        let (address, mac) = (net::address(number as u8 + 1), host::mac(number));
         outside.ip(&format!("neigh replace {address} lladdr {mac} dev eth0 nud permanent"))?;
     }
     Ok(())
 }
 
-/// Address of a VM's station.
-fn address(vm: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, vm as u8 + 1)
-}
-
 /// Makes the bridge and the link to the outside; in the paper's system with the queue that drops its tail.
 fn make_link(switch: &Namespace, outside: &Namespace, system: System) -> io::Result<()> {
-    switch.ip(&format!("link add lan0 type veth peer name eth0 netns {}", outside.name()))?;
-    for words in ["link add br0 type bridge", "link set lan0 master br0 up", "link set br0 up"] {
-        switch.ip(words)?;
-    }
+    switch.connect("lan0", outside)?;
+    switch.bridge("lan0")?;
     outside.up("eth0", &format!("{OUTSIDE}/24"))?;
     if system == System::Netback { drop_tail(switch, "lan0") } else { Ok(()) }
 }
