@@ -8,6 +8,7 @@
 //! | the archive of a Linux guest's first file system | [`initramfs`] |
 //! | attacks by work that never reaches the device | [`hostile`] |
 //! | network namespaces with stations that send, count and probe | [`net`] |
+//! | programs of other projects | [`programs`] |
 //!
 //! Only [`vhost::memory`] has unsafe code: it maps the memory that the front end shares with the daemon. The daemon
 //! may change it at any time.
@@ -19,4 +20,5 @@ pub mod hostile;
 pub mod initramfs;
 pub mod nbd;
 pub mod net;
+pub mod programs;
 pub mod vhost;

@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::programs;
+
 pub mod frames;
 pub mod traffic;
 
@@ -174,9 +176,8 @@ impl Drop for Namespace {
 }
 
 fn run(command: &mut Command) -> io::Result<String> {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
     let output =
-        command.env("PATH", path).stdin(Stdio::null()).output().map_err(|error| {
+        command.env("PATH", programs::path()).stdin(Stdio::null()).output().map_err(|error| {
             io::Error::other(format!("{command:?}: {error}; install the packages iproute2 and iperf3"))
         })?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -232,9 +232,9 @@ impl Ended {
 /// Returns a program of another project, from the Debian package `package`. Folders of administration programs are
 /// searched too, and the folder of the build into which the test command installs programs that Debian does not have.
 pub(crate) fn tool(program: &str, package: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin:";
     let build = Path::new(PROGRAM).ancestors().nth(2).expect("it is in a folder of the build");
-    let path = path + &build.join("python/bin").to_string_lossy();
+    let mut path = sluice_client::programs::path();
+    path.push(format!(":{}", build.join("python/bin").display()));
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
     let found = found.unwrap_or_else(|| panic!("{program} is missing: apt-get install {package}"));
     let mut command = Command::new(found);

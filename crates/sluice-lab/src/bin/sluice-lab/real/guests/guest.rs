@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::super::run::Sample;
 use super::image::Image;
-use super::programs;
+use sluice_client::programs;
 
 /// Maximum time of a boot: emulated, on a busy machine.
 const BOOT_MAX: Duration = Duration::from_secs(240);

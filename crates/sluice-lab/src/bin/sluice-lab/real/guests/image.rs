@@ -9,8 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sluice_client::initramfs::Archive;
-
-use super::programs::{self, Program};
+use sluice_client::programs::{self, Program};
 use sluice_daemon::failure::Failure;
 
 const INIT: &str = include_str!("init.sh");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sluice_lab::real::{KernelScheduler, Load, Trial};
 
 use super::super::host::Fixture;
-use super::programs::{self, Program};
+use sluice_client::programs::{self, Program};
 use sluice_daemon::failure::Failure;
 
 const PROGRAMS: [Program; 3] = [("losetup", "mount"), ("umount", "mount"), ("nbdfuse", "libnbd-bin")];

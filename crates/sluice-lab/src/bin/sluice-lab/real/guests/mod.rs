@@ -17,7 +17,6 @@
 //! | kernel and first file system | `image`, `archive`, `init.sh` |
 //! | QEMU, and the line to the guest | `guest` |
 //! | the kernel's schedulers | `kernel` |
-//! | programs of the host | `programs` |
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +35,6 @@ use sluice_testbed::{Testbed, folder};
 mod guest;
 pub(crate) mod image;
 pub(super) mod kernel;
-mod programs;
 
 /// Shorter pauses of the machine do no harm: the 32 requests at a device of 1280 per second bridge 25 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! iperf 2, as in the paper: senders of datagrams, and receivers that print what arrives.
 
 use std::io::{self, BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -19,14 +19,6 @@ const ADDRESS: usize = 1;
 const PORT: usize = 2;
 const INTERVAL: usize = 6;
 const BYTES: usize = 7;
-
-/// Whether a program can be started.
-pub(super) fn runs(program: &str, version: &str) -> bool {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
-    let mut command = Command::new(program);
-    command.env("PATH", path).arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok()
-}
 
 /// A running process, which is ended when this is dropped.
 struct Process(Child);

@@ -22,6 +22,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
+use sluice_client::programs;
 use sluice_lab::figure::Figure;
 use sluice_lab::real::nics::{NicFigure, NicTrial, NicVm, System};
 
@@ -75,10 +76,10 @@ pub(super) fn missing() -> Option<String> {
             "/dev/net/tun cannot be opened ({error}); load the module tun, or allow it in the container"
         ));
     }
-    [("ip", "-V", "iproute2"), ("tc", "-V", "iproute2"), ("iperf", "-v", "iperf")]
+    [("ip", "iproute2"), ("tc", "iproute2"), ("iperf", "iperf")]
         .into_iter()
-        .find(|(program, version, _)| !iperf::runs(program, version))
-        .map(|(program, _, package)| format!("{program} is not there; install it: apt-get install {package}"))
+        .find(|(program, _)| programs::find(program).is_none())
+        .map(|(program, package)| format!("{program} is not there; install it: apt-get install {package}"))
         .or_else(lab::missing)
 }
 

@@ -1,23 +1,26 @@
-//! Programs of the host that guests and the kernel's schedulers need.
+//! Programs of other projects on this machine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Programs that users other than root may not have in their path.
-const ADMIN_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-
 /// A program and its Debian package.
-pub(super) type Program = (&'static str, &'static str);
+pub type Program = (&'static str, &'static str);
+
+/// Returns the folders of programs, with those of administration programs, which users other than root may not have in their `PATH`.
+pub fn path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+    path
+}
 
 /// Returns the path of a program.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(ADMIN_FOLDERS.map(PathBuf::from));
-    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+pub fn find(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&path()).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// Returns what to install if some programs are missing.
-pub(super) fn missing(programs: &[Program]) -> Option<String> {
+pub fn missing(programs: &[Program]) -> Option<String> {
     let missing: Vec<&Program> = programs.iter().filter(|(name, _)| find(name).is_none()).collect();
     if missing.is_empty() {
         return None;
@@ -33,14 +36,17 @@ fn are(names: &[&str]) -> String {
 }
 
 /// Returns a command that reads nothing from the terminal.
-pub(super) fn command(name: &str) -> Command {
+pub fn command(name: &str) -> Command {
     let mut command = Command::new(find(name).unwrap_or_else(|| name.into()));
     command.stdin(Stdio::null());
     command
 }
 
-/// Runs a command to its end. Returns its standard output, or what it printed as an error.
-pub(super) fn output(command: &mut Command) -> Result<String, String> {
+/// Runs a command to its end. Returns its standard output.
+///
+/// # Errors
+/// What it printed as an error.
+pub fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("Cannot start {name}: {error}"))?;
     if output.status.success() {
