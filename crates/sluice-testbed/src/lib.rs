@@ -7,6 +7,7 @@
 //! | the VMs' requests and their measurements | `load` |
 //! | loads that decide themselves what they submit, and when | `program` |
 //! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
+//! | a loop device for the kernel's schedulers | `loop_device` |
 //! | pauses of the machine | `pauses` |
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ use sluice_daemon::server::{Server, ServerError};
 pub mod disk;
 pub mod folder;
 pub mod load;
+pub mod loop_device;
 pub mod pauses;
 pub mod program;
 

@@ -158,10 +158,10 @@ fn limits(
     let mut kernel_limits = ours.clone();
     let mut bfq = [Samples::default(), Samples::default()];
     let mut has_filter = true;
-    let mut kernel = None;
+    let mut device = None;
     if !options.own_only {
-        match kernel::Kernel::new(scratch.path(), if quick { 64 } else { 1024 }, LIMITS.len()) {
-            Ok(ready) => kernel = Some(ready),
+        match kernel::device(scratch.path(), if quick { 64 } else { 1024 }, LIMITS.len()) {
+            Ok(ready) => device = Some(ready),
             Err(reason) => report.note(format!("blk-throttle and BFQ left out: {reason}")),
         }
     }
@@ -172,13 +172,13 @@ fn limits(
             continue;
         }
         has_filter = has_filter && filtered_limits(report, &mut filter, effort)?;
-        if let Some(kernel) = &kernel {
+        if let Some(device) = &device {
             for ((limited, limit), (iops, p99_us)) in
-                kernel_limits.iter_mut().zip(LIMITS).zip(kernel.throttle(&LIMITS, effort.others)?)
+                kernel_limits.iter_mut().zip(LIMITS).zip(kernel::throttle(device, &LIMITS, effort.others)?)
             {
                 limited.push(limit, iops, p99_us);
             }
-            let (plain, shared) = (kernel.plain(effort.others)?, kernel.bfq(effort.others)?);
+            let (plain, shared) = (kernel::plain(device, effort.others)?, kernel::bfq(device, effort.others)?);
             let all: f64 = shared.iter().sum();
             let off = shared.iter().zip([1.0, 2.0, 3.0]).map(|(got, part)| (got / all - part / 6.0).abs() * 100.0);
             bfq[0].push(off.fold(0.0, f64::max));
@@ -186,7 +186,7 @@ fn limits(
         }
     }
     add_limits(report, &[("sluice", &ours), ("QEMU throttle", &filter), ("blk-throttle", &kernel_limits)]);
-    if kernel.is_none() {
+    if device.is_none() {
         return Ok(());
     }
     let mut table = Table::new(

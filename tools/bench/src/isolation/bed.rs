@@ -7,8 +7,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 
-use crate::accuracy::kernel::{Kernel, set};
+use sluice_daemon::failure::Failure;
+use sluice_testbed::loop_device::{LoopDevice, set};
+
+use crate::accuracy::kernel;
 use crate::server::{self, Server};
 use crate::workspace;
 
@@ -88,20 +92,23 @@ pub(super) struct Run<'a> {
 }
 
 pub(super) struct Bed {
-    kernel: Kernel,
+    device: LoopDevice,
     daemon: PathBuf,
     /// Knee of the daemon's cost model, in bytes.
     pub(super) knee: u64,
     folder: tempfile::TempDir,
     _scratch: tempfile::TempDir,
+    /// Ends when a signal asks this process to end.
+    signals: JoinHandle<Result<(), Failure>>,
 }
 
 impl Bed {
     pub(super) fn new(folder: Option<&Path>, daemon: PathBuf) -> Result<Bed, String> {
+        let signals = thread::spawn(|| sluice_testbed::run(std::future::pending()));
         let scratch = server::scratch(folder)?;
-        let kernel = Kernel::new(scratch.path(), (APPS_MAX * PART_MIB) as u64, APPS_MAX)?;
+        let device = kernel::device(scratch.path(), (APPS_MAX * PART_MIB) as u64, APPS_MAX)?;
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder: {error}"))?;
-        let mut bed = Bed { kernel, daemon, knee: 0, folder, _scratch: scratch };
+        let mut bed = Bed { device, daemon, knee: 0, folder, _scratch: scratch, signals };
         let iops = |app: App| {
             let got = bed.run(&Run { knob: Knob::None, depth: DEPTH, apps: &[app; 4], time_ms: KNEE_MS })?;
             Ok::<f64, String>(got.iter().map(|outcome| outcome.iops).sum())
@@ -110,8 +117,11 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Runs the apps at the same time. Returns the outcome of each.
+    /// Runs the apps at the same time, unless a signal has come. Returns the outcome of each.
     pub(super) fn run(&self, run: &Run<'_>) -> Result<Vec<Outcome>, String> {
+        if self.signals.is_finished() {
+            return Err("Interrupted; the loop device is removed".to_owned());
+        }
         let daemon = self.prepare(run)?;
         let children: Vec<Child> = (0..run.apps.len()).map(|index| self.start(run, index)).collect::<Result<_, _>>()?;
         let outputs: Vec<_> = children.into_iter().map(Child::wait_with_output).collect();
@@ -131,23 +141,20 @@ impl Bed {
 
     /// Sets the knob: the groups of the kernel, or the daemon.
     fn prepare(&self, run: &Run<'_>) -> Result<Option<Server>, String> {
-        self.kernel.set_scheduler(match run.knob {
+        self.device.set_scheduler(match run.knob {
             Knob::Deadline => "mq-deadline",
             Knob::Bfq => "bfq",
             _ => "none",
         })?;
-        if run.knob == Knob::Bfq {
-            // Its heuristics would give weights to what they take for interactive.
-            set(&self.kernel.queue.join("iosched/low_latency"), "0")?;
-        }
-        for (group, app) in self.kernel.groups.iter().zip(run.apps) {
+        let number = self.device.number()?;
+        for (group, app) in self.device.groups.iter().zip(run.apps) {
             if run.knob == Knob::Bfq {
                 set(&group.join("blkio.bfq.weight"), &app.weight.to_string())?;
             }
             // 0 removes a limit.
             let limit = if run.knob == Knob::Throttle { app.limit.unwrap_or(NO_LIMIT) * 1e6 } else { 0.0 };
             for file in ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"] {
-                set(&group.join(file), &format!("{} {limit:.0}", self.kernel.number))?;
+                set(&group.join(file), &format!("{number} {limit:.0}"))?;
             }
         }
         if !run.knob.is_daemon() {
@@ -158,7 +165,7 @@ impl Bed {
     }
 
     fn host_file(&self, run: &Run<'_>) -> String {
-        let device = &self.kernel.device;
+        let device = &self.device.path;
         let scheduler = if run.knob == Knob::Noop { "noop" } else { "mclock" };
         let mut text = format!(
             "[device.disk]\npath = \"{device}\"\nscheduler = \"{scheduler}\"\ndepth = {}\n[device.disk.cost]\nknee = \"{}B\"\n",
@@ -208,12 +215,12 @@ impl Bed {
                 self.socket(index).display()
             );
         } else {
-            let (device, offset) = (&self.kernel.device, index * PART_MIB);
+            let (device, offset) = (&self.device.path, index * PART_MIB);
             let _ = write!(fio, " --ioengine=io_uring --direct=1 --filename={device} --offset={offset}m");
             if run.knob == Knob::Deadline {
                 let _ = write!(fio, " --prioclass={}", app.class);
             }
-            fio = format!("echo $$ > {}/cgroup.procs && {fio}", self.kernel.groups[index].display());
+            fio = format!("echo $$ > {}/cgroup.procs && {fio}", self.device.groups[index].display());
         }
         let mut shell = Command::new("sh");
         shell.args(["-c", &fio]).current_dir(workspace::root()).stdin(Stdio::null());

@@ -17,6 +17,7 @@ use sluice_lab::real::{KernelScheduler, Load, Trial};
 use super::super::host::Fixture;
 use sluice_client::programs::{self, Program};
 use sluice_daemon::failure::Failure;
+use sluice_testbed::loop_device::{self, LoopDevice};
 
 const PROGRAMS: [Program; 3] = [("losetup", "mount"), ("umount", "mount"), ("nbdfuse", "libnbd-bin")];
 /// Maximum time until `nbdfuse` has mounted its file.
@@ -99,23 +100,14 @@ impl Groups {
 /// Why a part of the chain cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("The kernel's device: {0}")]
-struct ChainError(String);
+pub(super) struct ChainError(String);
 
 /// The device, and its control groups. Fields are dropped in this order.
 pub(super) struct KernelDevice {
-    /// Removed first, because a group is busy as long as the device knows it.
-    folders: GroupFolders,
+    device: LoopDevice,
     groups: Groups,
-    looped: Looped,
     _mounted: Mounted,
 }
-
-/// Folders of control groups, which are removed when dropped.
-#[derive(Default)]
-struct GroupFolders(Vec<PathBuf>);
-
-/// A loop device, which is detached when dropped.
-struct Looped(String);
 
 /// A file of `nbdfuse`, which is unmounted when dropped.
 struct Mounted {
@@ -130,8 +122,8 @@ impl KernelDevice {
         let groups = Groups::find(&mounts).ok_or_else(|| ChainError("control groups are missing".to_owned()))?;
         let (mounted, file) = Mounted::mount(fixture).await?;
         // On another thread, because the file is read, which this thread's server answers.
-        let looped = tokio::task::spawn_blocking(move || Looped::attach(&file)).await??;
-        Ok(KernelDevice { folders: GroupFolders::default(), groups, looped, _mounted: mounted })
+        let device = tokio::task::spawn_blocking(move || LoopDevice::attach(&file)).await?.map_err(ChainError)?;
+        Ok(KernelDevice { device, groups, _mounted: mounted })
     }
 
     /// Sets the scheduler, and makes the VMs' groups.
@@ -140,75 +132,36 @@ impl KernelDevice {
         scheduler: KernelScheduler,
         trial: &Trial,
         limits: &[f64],
-    ) -> Result<(), Failure> {
-        let queue = self.looped.folder().join("queue");
+    ) -> Result<(), ChainError> {
         let name = if scheduler == KernelScheduler::Bfq { "bfq" } else { "none" };
-        set(&queue.join("scheduler"), name)?;
-        if scheduler == KernelScheduler::Bfq {
-            // Its heuristics would give weights to what they take for interactive.
-            set(&queue.join("iosched/low_latency"), "0")?;
-        }
-        let number = fs::read_to_string(self.looped.folder().join("dev"))?;
+        self.device.set_scheduler(name).map_err(ChainError)?;
+        let number = self.device.number().map_err(ChainError)?;
         for (vm, limit) in trial.vms.iter().zip(limits) {
             let folder = self.groups.of(vm.name);
-            fs::create_dir(&folder).map_err(|error| ChainError(format!("{}: {error}", folder.display())))?;
-            self.folders.0.push(folder.clone());
+            self.device.add_group(folder.clone()).map_err(ChainError)?;
             let settings = match scheduler {
                 KernelScheduler::Bfq => vec![self.groups.weight(vm.weight)],
                 KernelScheduler::Throttle => {
                     let Load { write_percent, .. } = vm.load;
                     let writes = limit * f64::from(write_percent) / 100.0;
-                    self.groups.limits(number.trim(), limit - writes, writes)
+                    self.groups.limits(&number, limit - writes, writes)
                 }
             };
             for (file, content) in settings {
-                set(&folder.join(file), &content)?;
+                loop_device::set(&folder.join(file), &content).map_err(ChainError)?;
             }
         }
         Ok(())
     }
 
     /// Puts a process into a VM's group.
-    pub(super) fn add(&self, vm: &str, pid: u32) -> Result<(), Failure> {
-        set(&self.groups.of(vm).join("cgroup.procs"), &pid.to_string())
+    pub(super) fn add(&self, vm: &str, pid: u32) -> Result<(), ChainError> {
+        loop_device::set(&self.groups.of(vm).join("cgroup.procs"), &pid.to_string()).map_err(ChainError)
     }
 
     /// The path of the block device.
     pub(super) fn path(&self) -> String {
-        self.looped.0.clone()
-    }
-}
-
-impl Drop for GroupFolders {
-    fn drop(&mut self) {
-        for folder in &self.0 {
-            if let Err(error) = fs::remove_dir(folder) {
-                sluice_daemon::output::message(format_args!("Cannot remove {}: {error}", folder.display()));
-            }
-        }
-    }
-}
-
-impl Looped {
-    fn attach(file: &Path) -> Result<Looped, ChainError> {
-        let mut losetup = programs::command("losetup");
-        let printed = programs::output(losetup.args(["--find", "--show", "--direct-io=on"]).arg(file));
-        printed.map(|device| Looped(device.trim().to_owned())).map_err(ChainError)
-    }
-
-    /// Its folder in sysfs.
-    fn folder(&self) -> PathBuf {
-        Path::new("/sys/block").join(self.0.trim_start_matches("/dev/"))
-    }
-}
-
-impl Drop for Looped {
-    fn drop(&mut self) {
-        // The next user of the device finds it as it was.
-        let _ = set(&self.folder().join("queue/scheduler"), "none");
-        if let Err(error) = programs::output(programs::command("losetup").arg("--detach").arg(&self.0)) {
-            sluice_daemon::output::message(error);
-        }
+        self.device.path.clone()
     }
 }
 
@@ -245,11 +198,6 @@ impl Drop for Mounted {
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
-}
-
-fn set(file: &Path, content: &str) -> Result<(), Failure> {
-    fs::write(file, content)
-        .map_err(|error| ChainError(format!("cannot write {content} to {}: {error}", file.display())).into())
 }
 
 #[cfg(test)]
