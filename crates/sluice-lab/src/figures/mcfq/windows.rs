@@ -163,3 +163,25 @@ pub(crate) fn trials() -> Vec<Trial> {
     let (_, printed) = WINDOWS[1];
     vec![trial("cfq", &[], None), trial("mcfq", &[("mode", MODES[1]), ("window", "10")], Some(printed))]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the page says of plain CFQ on real I/O.
+    #[test]
+    fn plain_cfq_has_two_rhythms_and_the_manager_one() {
+        let of_vm2 = |mut trial: Trial, apart: u64| {
+            (0..).zip(&mut trial.vms).for_each(|(number, vm)| vm.start = apart * number);
+            trial.simulate().unwrap()[0][1].iops
+        };
+        let trials = trials();
+        let [together, apart] = [0, 2].map(|apart| of_vm2(trials[0].clone(), apart));
+        let said =
+            format!("VM2 gets {together:.0} IOPS if all VMs begin at once, and {apart:.0} if each begins 2 s after");
+        let page = real::ALL.iter().find(|figure| figure.figure.id == FIGURE.id).unwrap().without;
+        assert!(page.contains(&said), "{said}");
+        let [together, apart] = [0, 2].map(|apart| of_vm2(trials[1].clone(), apart));
+        assert!(trials[1].is_near(Quantity::Iops, apart, together), "{together} {apart}");
+    }
+}
