@@ -46,7 +46,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // First, because a group is busy as long as the device knows it.
+        // Before the device, whose queue has settings of each group.
         for group in &self.groups {
             if let Err(error) = fs::remove_dir(group) {
                 output::message(format_args!("Cannot remove {}: {error}", group.display()));

@@ -15,7 +15,7 @@ use crate::progress::Style;
 /// With --real, figures of mClock, Flubber and MCFQ run on real I/O next to the simulation: this process serves temporary disks over NBD and
 /// vhost-user-blk on a device of constant rate, six times as fast as in the paper, or on one with the completion times of a modelled
 /// drive. As root the figures of netback run with NICs of this process and iperf in network namespaces. All of them take about 50 minutes. The
-/// exit code is 1 if a real value differs from the simulated one by more than 3 %, or 10 % on a modelled drive or behind a queue that drops.
+/// exit code is 1 if a real value differs from the simulated one by more than 3 % (10 % on a modelled drive or behind a queue that drops) and half a percent of the device's rate.
 ///
 /// With --guests the VMs are three Linux guests under QEMU that measure their requests themselves, in real time: 26 minutes for two figures of
 /// mClock. As root the kernel's BFQ and blk-throttle run on the same file. QEMU must be installed; kernel and busybox

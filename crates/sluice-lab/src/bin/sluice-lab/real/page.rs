@@ -8,7 +8,7 @@ use sluice_report::{Chart, Line, Page, Table};
 
 use super::Report;
 use super::nics::NOT_HERE;
-use super::report::{cells, deviation_percent, pauses};
+use super::report::{BOUND, cells, deviation_percent, pauses};
 use super::results::{Compared, Drawn, Measured, Outcome, ShownVm, columns};
 
 /// A part of the page.
@@ -116,8 +116,9 @@ impl Report {
             (true, true) => " This was a quick run: only a tenth of each figure's time was measured.",
         };
         format!(
-            "{how}{part} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled \
-             drive or behind a queue that drops. \"Paused\" is the part of a value's seconds in which the machine did not run for a moment, and which were therefore left out. A machine \
+            "{how}{part} A real value in parentheses is its difference from the simulated one; with ! it is more than {BOUND}. The largest \
+             difference leaves out what is near by that half percent alone. \"Paused\" is the part of a value's seconds in which the \
+             machine did not run for a moment, and which were therefore left out. A machine \
              with {cpus} CPUs, Sluicegate {}.",
             env!("CARGO_PKG_VERSION")
         )
@@ -139,7 +140,7 @@ impl Report {
         for Outcome { figure, trials, took, load, .. } in &self.outcomes {
             let compared = || trials.iter().flat_map(|trial| &trial.values).filter(|value| value.simulated.is_some());
             let real = || compared().flat_map(|value| value.real.iter().map(move |real| (real, value.simulated)));
-            let off = real().filter_map(|(real, simulated)| deviation_percent(real, simulated));
+            let off = trials.iter().flat_map(differences_percent);
             let largest = off.max_by(|a, b| a.abs().total_cmp(&b.abs()));
             let (windows, left_out, repeats) = pauses(trials);
             table.row([
@@ -155,6 +156,16 @@ impl Report {
         }
         table
     }
+}
+
+/// Differences of a trial's values from the simulated ones, but for those that are near because the device's rate is so much more.
+fn differences_percent(trial: &Measured) -> impl Iterator<Item = f64> {
+    let of = |compared: &Compared| {
+        let off = |real| deviation_percent(real, compared.simulated).map(|off| (off, real.is_near));
+        compared.real.iter().filter_map(off).collect::<Vec<_>>()
+    };
+    let counts = |(off, is_near): &(f64, Option<bool>)| *is_near == Some(false) || off.abs() <= 100.0 * trial.tolerance;
+    trial.values.iter().flat_map(of).filter(counts).map(|(off, _)| off)
 }
 
 fn values(outcome: &Outcome) -> Table {
@@ -247,4 +258,43 @@ fn bars(vm: &str, trials: &[&Measured], unit: &str) -> Chart {
 /// A bar for each group, of no height where there is no value.
 fn heights(groups: &[(String, Compared)], of: impl Fn(&Compared) -> Option<f64>) -> Vec<f64> {
     groups.iter().map(|(_, compared)| of(compared).unwrap_or(0.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::{Column, Real};
+    use super::*;
+
+    #[test]
+    fn a_rate_of_almost_nothing_was_the_largest_difference_of_a_figure_in_which_all_are_near() {
+        let compared = |simulated: f64, value: f64, is_near| Compared {
+            seconds: (0, 1),
+            vm: None,
+            unit: "Mb/s",
+            paper: None,
+            simulated: Some(simulated),
+            real: vec![Real {
+                column: Column { name: "tap", title: "TAP" },
+                value,
+                is_near: Some(is_near),
+                paused_percent: 0.0,
+            }],
+        };
+        let trial = Measured {
+            name: String::new(),
+            scheduler: "wrr",
+            vms: Vec::new(),
+            tolerance: 0.03,
+            facts: serde_json::Map::new(),
+            values: vec![compared(100.0, 102.0, true), compared(0.05, 0.15, true), compared(100.0, 95.0, false)],
+            drawn: Drawn::Bars,
+            rate_unit: "Mb/s",
+            series: Vec::new(),
+            windows: 1,
+            left_out: 0,
+            repeats: 0,
+        };
+        let rounded: Vec<f64> = differences_percent(&trial).map(f64::round).collect();
+        assert_eq!(rounded, [2.0, -5.0]);
+    }
 }

@@ -7,6 +7,9 @@ use super::results::{Column, Compared, Measured, Outcome, Real};
 use sluice_console::table::table;
 use sluice_daemon::output::{self, Format};
 
+/// By how much a real value may differ from the simulated one.
+pub(super) const BOUND: &str = "3 % (10 % on a modelled drive or behind a queue that drops; half a percent of the device's rate where that is more)";
+
 /// Results of all figures.
 pub(crate) struct Report {
     pub(super) outcomes: Vec<Outcome>,
@@ -71,11 +74,15 @@ impl Report {
         if let Some(lacking) = &self.lacking {
             output::line(&format!("{}.\n", lacking.text()));
         }
-        let how = "3 % of the simulated ones, or 10 % on a modelled drive or behind a queue that drops";
         output::line(&match self.near() {
             (_, 0) => "Nothing was measured that has a simulated value.".to_owned(),
-            (near, all) if near == all => format!("All {all} real values are within {how}."),
-            (near, all) => format!("{} of {all} real values, marked with !, are not within {how}.", all - near),
+            (near, all) if near == all => format!("All {all} real values are within {BOUND} of the simulated ones."),
+            (near, all) => {
+                format!(
+                    "{} of {all} real values, marked with !, are not within {BOUND} of the simulated ones.",
+                    all - near
+                )
+            }
         });
     }
 }
