@@ -61,6 +61,9 @@ pub fn csv(rows: &[impl Serialize]) -> String {
             columns.push(name);
         }
     }
+    // Of an object that some rows have and others have not, those without it have a null.
+    let all = columns.clone();
+    columns.retain(|name| !all.iter().any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))));
     columns.sort_by_key(|name| NAMES.iter().position(|known| known == name).unwrap_or(NAMES.len()));
     let mut lines = vec![columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(",")];
     for row in &flat {
@@ -85,7 +88,7 @@ fn flatten_into(map: &Map<String, Value>, prefix: &str, fields: &mut Vec<(String
         let name = format!("{prefix}{name}");
         match value {
             Value::Object(inner) => flatten_into(inner, &format!("{name}."), fields),
-            Value::Array(list) if list.iter().any(Value::is_object) => {}
+            Value::Array(list) if list.iter().all(Value::is_object) => {}
             Value::Array(list) => {
                 let texts: Vec<String> = list.iter().map(plain).collect();
                 fields.push((name, texts.join(" ")));
@@ -118,9 +121,9 @@ mod tests {
     #[test]
     fn csv_has_a_column_for_each_field_of_any_row() {
         let rows = [
-            json!({ "vm": "a", "rates": { "1s": { "iops": 1.5 } }, "names": ["x", "y"], "promises": [{ "kind": "r" }] }),
-            json!({ "vm": "b,\"c\"", "rates": { "1s": { "iops": null } }, "cause": "=1+1" }),
+            json!({ "vm": "a", "rates": { "1s": { "iops": 1.5 } }, "names": ["x", "y"], "promises": [{ "kind": "r" }], "points": null }),
+            json!({ "vm": "b,\"c\"", "rates": { "1s": { "iops": null } }, "cause": "=1+1", "promises": [], "points": { "held": 3 } }),
         ];
-        assert_eq!(csv(&rows), "vm,names,rates.1s.iops,cause\na,x y,1.5,\n\"b,\"\"c\"\"\",,,'=1+1");
+        assert_eq!(csv(&rows), "vm,names,rates.1s.iops,cause,points.held\na,x y,1.5,,\n\"b,\"\"c\"\"\",,,'=1+1,3");
     }
 }

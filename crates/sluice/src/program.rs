@@ -30,10 +30,8 @@ impl Program {
     /// Remedy if it is missing.
     fn remedy(self) -> &'static str {
         match self {
-            Program::Daemon => "install the package sluicegate again, or run `cargo install --path crates/sluice`",
-            Program::Laboratory => {
-                "install the package sluicegate-lab, or run `cargo install --path crates/sluice-lab`"
-            }
+            Program::Daemon => "run `cargo build --release` in a clone, or install the package sluicegate",
+            Program::Laboratory => "run `cargo build --release` in a clone, or install the package sluicegate-lab",
         }
     }
 

@@ -382,9 +382,21 @@ fn another_program_is_that_in_its_own_folder_and_a_missing_one_is_named() {
         run(command.args(arguments).env("PATH", Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap()))
     };
     let missing = [
-        (&["serve", "host.toml"][..], "sluiced", "install the package sluicegate again"),
-        (&["sim", "run", "scenario.toml"], "sluice-lab", "install the package sluicegate-lab"),
-        (&["schema", "scenario"], "sluice-lab", "install the package sluicegate-lab"),
+        (
+            &["serve", "host.toml"][..],
+            "sluiced",
+            "run `cargo build --release` in a clone, or install the package sluicegate",
+        ),
+        (
+            &["sim", "run", "scenario.toml"],
+            "sluice-lab",
+            "run `cargo build --release` in a clone, or install the package sluicegate-lab",
+        ),
+        (
+            &["schema", "scenario"],
+            "sluice-lab",
+            "run `cargo build --release` in a clone, or install the package sluicegate-lab",
+        ),
     ];
     for (arguments, name, remedy) in missing {
         let error = start(arguments).failed();

@@ -35,7 +35,8 @@ pub(crate) const FIGURE: Figure = Figure {
             note: "The paper's system drops what its interface's queue has no room for: its own scheduler \"has to be modified to guarantee that the \
                    scheduled packets will not be dropped before they reach the wire\". First in, first out, such a queue gives each VM as much as it has sent \
                    into it. Where no packet is taken from a ring without room downstream, as by the daemon, turns are equal: table \
-                   \"VM1/VM2\", and both systems on real NICs in real.md.",
+                   \"VM1/VM2\", and both systems on real NICs in real.md. There the senders' phases decide how much more VM2 gets in the \
+                   paper's system.",
         },
         RowSpec {
             id: "N4b",

@@ -81,7 +81,8 @@ impl Report {
     }
 
     fn blocks(&self) -> Vec<Block> {
-        let mut blocks = vec![Block::Paragraph(self.introduction()), Block::Table(self.summary())];
+        let mut blocks =
+            vec![Block::Paragraph(self.answer()), Block::Paragraph(self.introduction()), Block::Table(self.summary())];
         blocks.extend(self.lacking.iter().map(|lacking| Block::Paragraph(format!("{}.", lacking.text()))));
         if self.outcomes.iter().any(|outcome| outcome.figure.paper == Paper::Netback) {
             blocks.push(Block::Paragraph(NOT_HERE.to_owned()));
@@ -96,6 +97,20 @@ impl Report {
             blocks.extend(charts(outcome).into_iter().map(|chart| Block::Chart(Box::new(chart), figure.id)));
         }
         blocks
+    }
+
+    /// What was found, in a sentence.
+    fn answer(&self) -> String {
+        let far = |outcome: &Outcome| {
+            let values = outcome.trials.iter().flat_map(|trial| &trial.values);
+            let far = values.flat_map(|value| &value.real).filter(|real| real.is_near == Some(false)).count();
+            let (paper, label) = (outcome.figure.paper.name(), outcome.figure.label);
+            (far > 0).then(|| format!("{paper} {label} ({far})"))
+        };
+        let (near, all) = self.near();
+        let far: Vec<String> = self.outcomes.iter().filter_map(far).collect();
+        let rest = if far.is_empty() { String::new() } else { format!(" The others are in {}.", far.join(", ")) };
+        format!("**Found.** {near} of {all} real values are near the simulated ones.{rest}")
     }
 
     fn introduction(&self) -> String {

@@ -28,7 +28,7 @@ impl Report {
     }
 
     /// Number of values over each protocol that are near the simulated one, and of all that have one.
-    fn near(&self) -> (usize, usize) {
+    pub(super) fn near(&self) -> (usize, usize) {
         let trials = self.outcomes.iter().flat_map(|outcome| &outcome.trials);
         let real = trials.flat_map(|trial| &trial.values).flat_map(|value| &value.real);
         let near: Vec<bool> = real.filter_map(|real| real.is_near).collect();

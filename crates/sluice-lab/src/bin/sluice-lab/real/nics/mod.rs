@@ -94,7 +94,8 @@ pub(super) fn notes(figure: &Figure) -> Vec<String> {
                     the receiving iperf has counted, a second of a trial one of the paper.";
     let systems = "\"The paper's system\": netback takes packets whatever room the interface has, and the interface's queue of 1000 frames drops its tail; it \
                    is compared with the model's netback. \"The daemon\": the same scheduler as operators run it, which takes a frame when the link \
-                   has room; it is compared with the model's round robin that waits for room.";
+                   has room; it is compared with the model's round robin that waits for room. In the paper's system who gets more depends on when the \
+                   senders' datagrams meet the full queue: the model draws that again for each datagram, and iperf keeps it for a run.";
     let has_both = matches!(figure.id, "netback-unlimited" | "netback-activity");
     let more = if has_both { Some(systems) } else { None };
     [stations].into_iter().chain(more).map(str::to_owned).collect()
