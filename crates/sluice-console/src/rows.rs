@@ -61,7 +61,7 @@ pub fn csv(rows: &[impl Serialize]) -> String {
             columns.push(name);
         }
     }
-    // Of an object that some rows have and others have not, those without it have a null.
+    // A row without an object has a null in its place, which is no column beside the fields of that object in other rows.
     let all = columns.clone();
     columns.retain(|name| !all.iter().any(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))));
     columns.sort_by_key(|name| NAMES.iter().position(|known| known == name).unwrap_or(NAMES.len()));

@@ -159,7 +159,7 @@ pub struct Row {
     pub condition: String,
     /// Whether the condition was chosen after its result was seen, without evidence from elsewhere, or the row was changed then.
     pub post_hoc: bool,
-    /// What of the row was changed after its result was known; empty if nothing was.
+    /// The axes, devices or criteria of the row that were changed after its result was known; empty if none were.
     pub changed: String,
     /// For `holds if` that is not post hoc: the source, apart from the result, that the testbed may have met it. Otherwise empty.
     pub evidence: String,

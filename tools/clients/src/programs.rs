@@ -45,7 +45,7 @@ pub fn command(name: &str) -> Command {
 /// Runs a command to its end. Returns its standard output.
 ///
 /// # Errors
-/// What it printed as an error.
+/// The program cannot be started, or it fails: then with the text that it has written to standard error.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("Cannot start {name}: {error}"))?;

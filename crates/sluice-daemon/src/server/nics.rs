@@ -133,10 +133,12 @@ pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
         let text = format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun");
         problems.push(("taps".to_owned(), text, false));
     }
-    let packet_sockets = host.uplinks.values().any(|spec| !makes(&spec.port));
+    if host.uplinks.is_empty() {
+        return problems;
+    }
     let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |own| own.effective);
-    let lacking = link::lacking(held, packet_sockets);
-    if !host.uplinks.is_empty() && !lacking.is_empty() {
+    let lacking = link::lacking(held, host.uplinks.values().any(|spec| !makes(&spec.port)));
+    if !lacking.is_empty() {
         let text = format!(
             "The daemon would lack {}, which uplinks and NICs need: install contrib/systemd/network.conf as a drop-in of its unit",
             lacking.join(" and ")

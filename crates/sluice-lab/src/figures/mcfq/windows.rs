@@ -168,7 +168,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 mod tests {
     use super::*;
 
-    /// What the page says of plain CFQ on real I/O.
+    /// Compares the numbers that the page of real I/O states of plain CFQ with simulated runs.
     #[test]
     fn plain_cfq_has_two_rhythms_and_the_manager_one() {
         let of_vm2 = |mut trial: Trial, apart: u64| {

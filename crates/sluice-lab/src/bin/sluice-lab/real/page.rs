@@ -99,7 +99,7 @@ impl Report {
         blocks
     }
 
-    /// What was found, in a sentence.
+    /// Returns a sentence with the number of values that are near, and the figures that have others.
     fn answer(&self) -> String {
         let far = |outcome: &Outcome| {
             let values = outcome.trials.iter().flat_map(|trial| &trial.values);
